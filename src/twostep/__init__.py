@@ -1,0 +1,132 @@
+"""PPO in two steps: collect, then learn.
+
+The public names are loaded when they are first used, so that `import twostep` is quick and never imports torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from twostep.collect.collector import RolloutCollector
+    from twostep.collect.tensors import TensorEnv
+    from twostep.config import TrainingConfig
+    from twostep.errors import (
+        ConfigError,
+        EnvError,
+        NumericsError,
+        PolicyError,
+        RatioError,
+        RolloutError,
+        TwostepError,
+    )
+    from twostep.evaluation import EpisodeStats, evaluate
+    from twostep.experience import combine_rollouts, create_fake_rollout_data, load_rollouts, save_rollouts
+    from twostep.learn.advantages import gae
+    from twostep.learn.losses import ppo_loss
+    from twostep.learn.ppo import PPOOptimizer
+    from twostep.learn.settings import PPOConfig
+    from twostep.normalization import ReturnNormalizer, RunningMeanStd
+    from twostep.policies.actor_critic import ActorCritic, make_policy
+    from twostep.policies.adapters import as_policy
+    from twostep.policies.settings import AgentConfig
+    from twostep.protocols import Distribution, Policy, PolicyOutput, Sink, Step, VectorEnv
+    from twostep.rollout import Episode, RolloutBuffer
+    from twostep.stats import CsvSink, JsonLinesSink, StatsLogger, TensorBoardSink, plot_learning_curve
+    from twostep.trainer import PPOTrainer
+    from twostep.vector import as_env, check_env, make_env
+
+__version__ = "0.1.0"
+
+_NAMES_IN = {
+    "twostep.collect.collector": ("RolloutCollector",),
+    "twostep.collect.tensors": ("TensorEnv",),
+    "twostep.config": ("TrainingConfig",),
+    "twostep.errors": (
+        "ConfigError",
+        "EnvError",
+        "NumericsError",
+        "PolicyError",
+        "RatioError",
+        "RolloutError",
+        "TwostepError",
+    ),
+    "twostep.evaluation": ("EpisodeStats", "evaluate"),
+    "twostep.experience": ("combine_rollouts", "create_fake_rollout_data", "load_rollouts", "save_rollouts"),
+    "twostep.learn.advantages": ("gae",),
+    "twostep.learn.losses": ("ppo_loss",),
+    "twostep.learn.ppo": ("PPOOptimizer",),
+    "twostep.learn.settings": ("PPOConfig",),
+    "twostep.normalization": ("ReturnNormalizer", "RunningMeanStd"),
+    "twostep.policies.actor_critic": ("ActorCritic", "make_policy"),
+    "twostep.policies.adapters": ("as_policy",),
+    "twostep.policies.settings": ("AgentConfig",),
+    "twostep.protocols": ("Distribution", "Policy", "PolicyOutput", "Sink", "Step", "VectorEnv"),
+    "twostep.rollout": ("Episode", "RolloutBuffer"),
+    "twostep.stats": ("CsvSink", "JsonLinesSink", "StatsLogger", "TensorBoardSink", "plot_learning_curve"),
+    "twostep.trainer": ("PPOTrainer",),
+    "twostep.vector": ("as_env", "check_env", "make_env"),
+}
+_HOME_OF = {name: module for module, names in _NAMES_IN.items() for name in names}
+
+__all__ = [
+    "ActorCritic",
+    "AgentConfig",
+    "ConfigError",
+    "CsvSink",
+    "Distribution",
+    "EnvError",
+    "Episode",
+    "EpisodeStats",
+    "JsonLinesSink",
+    "NumericsError",
+    "PPOConfig",
+    "PPOOptimizer",
+    "PPOTrainer",
+    "Policy",
+    "PolicyError",
+    "PolicyOutput",
+    "RatioError",
+    "ReturnNormalizer",
+    "RolloutBuffer",
+    "RolloutCollector",
+    "RolloutError",
+    "RunningMeanStd",
+    "Sink",
+    "StatsLogger",
+    "Step",
+    "TensorBoardSink",
+    "TensorEnv",
+    "TrainingConfig",
+    "TwostepError",
+    "VectorEnv",
+    "__version__",
+    "as_env",
+    "as_policy",
+    "check_env",
+    "combine_rollouts",
+    "create_fake_rollout_data",
+    "evaluate",
+    "gae",
+    "load_rollouts",
+    "make_env",
+    "make_policy",
+    "plot_learning_curve",
+    "ppo_loss",
+    "save_rollouts",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the module that holds a public name, and remember the name here."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'twostep' has no attribute {name!r}; its public names are in twostep.__all__.")
+    value = getattr(import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names, loaded or not."""
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,73 @@
+"""The command `twostep`: train an agent, look at what it learned.
+
+Nothing here imports torch before the input is known to be right, so help and complaints come at once. Exit codes: 0 done,
+1 training failed, 2 wrong input, 130 stopped by Ctrl-C, 143 stopped by SIGTERM (both after saving what was learned).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from twostep.cli.help import EVAL_HELP, HELP, train_help
+from twostep.cli.options import UsageError, parse_eval, parse_train
+from twostep.config.values import show, suggest
+from twostep.errors import TwostepError
+
+COMMANDS = ("train", "eval")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; wrong input is answered with one line on stderr."""
+    try:
+        code = _dispatch(list(sys.argv[1:] if argv is None else argv))
+        sys.stdout.flush()
+    except TwostepError as error:
+        complain(error)
+        return 2
+    except KeyboardInterrupt:
+        complain("stopped.")
+        return 130
+    except BrokenPipeError:
+        # Whoever read the output has gone (`twostep train --help | head`); the interpreter must not try again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code
+
+
+def complain(what: object) -> None:
+    """Say what is wrong in one line on stderr."""
+    print("twostep:", " ".join(str(what).split()), file=sys.stderr)
+
+
+def _dispatch(words: list[str]) -> int:
+    if not words:
+        raise UsageError("say what to do, such as 'twostep train CartPole-v1'; 'twostep --help' tells more.")
+    command, rest = words[0], words[1:]
+    if command in ("-h", "--help", "help"):
+        print(HELP)
+        return 0
+    if command in ("-V", "--version", "version"):
+        from twostep import __version__
+
+        print(f"twostep {__version__}")
+        return 0
+    if command not in COMMANDS:
+        near = suggest(command, list(COMMANDS))
+        raise UsageError(f"{show(command)} is no command.{near} Commands: {', '.join(COMMANDS)}.")
+    if "-h" in rest or "--help" in rest:
+        print(train_help() if command == "train" else EVAL_HELP)
+        return 0
+    if command == "train":
+        task, changes = parse_train(rest)
+        from twostep.cli.training import load_config, run_training
+
+        return run_training(load_config(task, changes))
+    request = parse_eval(rest)
+    from twostep.cli.evaluating import run_evaluation
+
+    return run_evaluation(request)
+
+
+__all__ = ["main"]

@@ -1,0 +1,5 @@
+"""`python -m twostep.cli` is the command `twostep`."""
+
+from twostep.cli import main
+
+raise SystemExit(main())

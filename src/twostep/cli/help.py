@@ -1,0 +1,94 @@
+"""The help texts. That of `train` is made from the settings themselves, so it lists every one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import textwrap
+from typing import Any, Literal, get_args, get_origin
+
+from twostep.config import VOCABULARY, TrainingConfig, shipped_configs
+from twostep.config.loading import Field, field_docs
+from twostep.config.values import write
+
+HELP = """\
+twostep: PPO in two steps, collect and then learn.
+
+  twostep train ENV_OR_YAML [--option value ...]   train an agent
+  twostep eval [RUN] [--episodes N] [--sample]     see how good a trained agent is
+  twostep train --help                             every option, its default and what it means
+  twostep --version
+
+Examples:
+  twostep train CartPole-v1
+  twostep train Pendulum-v1 --lr 1e-3 --total_timesteps 200_000
+  twostep train my_settings.yaml --agent.memory gru
+  twostep eval runs
+
+Exit codes: 0 done, 1 training failed, 2 wrong input, 130 stopped by Ctrl-C, 143 stopped by SIGTERM;
+when stopped, what was learned is saved first."""
+
+EVAL_HELP = """\
+twostep eval [RUN] [--episodes N] [--sample] [--seed N] [--device NAME]
+
+  RUN             a run's folder, or a folder of runs, of which the newest is taken [runs]
+  --episodes N    episodes to play [as configured: trainer.eval_episodes]
+  --sample        act as in training, by chance, instead of always taking the most likely action
+  --seed N        what the episodes grow from [as configured, plus 1: not the episodes of training]
+  --device NAME   where the network runs [as configured]"""
+
+_TRAIN_HEAD = """\
+twostep train ENV_OR_YAML [--option value ...]
+
+  ENV_OR_YAML   an environment's id, a YAML file of settings, or the name of settings that ship with twostep:
+{shipped}
+
+Options are written --lr 1e-3, --lr=1e-3 or --ppo.lr 1e-3; hyphens and underscores are the same. A flag needs no value:
+--normalize_obs; --no-tensorboard switches off. Names from other programs (--learning_rate, --n_epochs) work too.
+What an environment itself takes: --env.kwargs.NAME value.
+"""
+
+_NAMES_OF_KINDS: dict[Any, str] = {int: "N", float: "X", str: "TEXT", bool: "", type(None): "none"}
+
+
+def train_help() -> str:
+    """List every setting with its default and its documentation."""
+    width = min(120, shutil.get_terminal_size().columns)
+    shipped = textwrap.fill(", ".join(f"{name} ({env_id})" for name, env_id in shipped_configs().items()), width - 16)
+    parts = [_TRAIN_HEAD.format(shipped=textwrap.indent(shipped, " " * 16))]
+    about = field_docs(TrainingConfig)
+    section = None
+    for setting in VOCABULARY.fields.values():
+        above = setting.path[0] if len(setting.path) > 1 else ""
+        if above != section:
+            section = above
+            parts.append(f"\n{_bold(section)}: {about[section]}" if section else _bold("The run"))
+        parts.append(_describe(setting, width))
+    return "\n".join(parts)
+
+
+def _describe(setting: Field, width: int) -> str:
+    plain = setting.path[-1] not in VOCABULARY.only_dotted
+    name = f"--{setting.path[-1] if plain else setting.name}"
+    takes = _takes(setting.annotation)
+    default = write(setting.default) if setting.default != {} else "none"
+    first = f"  {_bold(name)}{f' {takes}' if takes else ''}  [{default}]"
+    doc = textwrap.fill(setting.doc, width, initial_indent=" " * 6, subsequent_indent=" " * 6)
+    return f"{first}\n{doc}"
+
+
+def _takes(annotation: Any) -> str:
+    if get_origin(annotation) is Literal:
+        return "|".join(str(choice) for choice in get_args(annotation))
+    if get_origin(annotation) is tuple:
+        kinds = [_takes(kind) for kind in get_args(annotation) if kind is not Ellipsis]
+        return f"{kinds[0]},{kinds[0]}" + ("" if len(kinds) > 1 else ",...")
+    if get_origin(annotation) is dict:
+        return ""
+    members = [_takes(member) or "true|false" for member in get_args(annotation)]
+    return "|".join(members) if members else _NAMES_OF_KINDS.get(annotation, "TEXT")
+
+
+def _bold(text: str) -> str:
+    return f"\033[1m{text}\033[0m" if sys.stdout.isatty() and "NO_COLOR" not in os.environ else text

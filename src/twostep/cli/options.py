@@ -1,0 +1,140 @@
+"""From the words of a command line to settings: every setting is an option, by any of its names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from twostep.config import VOCABULARY, UnknownSettingError
+from twostep.config.loading import Source
+from twostep.config.values import convert, parse_text, show, suggest
+from twostep.errors import ConfigError
+
+
+class UsageError(ConfigError):
+    """Words that make no command."""
+
+
+@dataclass(frozen=True)
+class EvaluationRequest:
+    """What `twostep eval` was asked for; None means as the run was configured."""
+
+    run: str = "runs"
+    episodes: int | None = None
+    sample: bool = False
+    seed: int | None = None
+    device: str | None = None
+
+
+def parse_train(words: list[str]) -> tuple[str, dict[str, Any]]:
+    """Return the environment or YAML file, and the changed settings by dotted name."""
+    tasks: list[str] = []
+    changes: dict[str, Any] = {}
+    remaining = iter(_Words(words))
+    for word in remaining:
+        if not word.startswith("--"):
+            tasks.append(word)
+            continue
+        option, given = _split(word)
+        path, value = _setting(option, given, remaining)
+        name = ".".join(path)
+        if name in changes:
+            raise UsageError(f"--{name} is given twice, with {show(changes[name])} and {show(value)}: keep one.")
+        changes[name] = value
+    if not tasks:
+        raise UsageError("train needs an environment or a YAML file, such as 'twostep train CartPole-v1'.")
+    if len(tasks) > 1:
+        raise UsageError(f"{show(tasks[1])} is one word too many after {show(tasks[0])}: options begin with --.")
+    return tasks[0], changes
+
+
+def parse_eval(words: list[str]) -> EvaluationRequest:
+    """Read what to evaluate, and how."""
+    runs: list[str] = []
+    asked: dict[str, Any] = {}
+    kinds: dict[str, Any] = {"episodes": int, "sample": bool, "seed": int, "device": str}
+    remaining = iter(_Words(words))
+    for word in remaining:
+        if not word.startswith("--"):
+            runs.append(word)
+            continue
+        option, given = _split(word)
+        if option not in kinds:
+            near = suggest(option, list(kinds)).replace("'", "--", 1).replace("'", "")
+            raise UsageError(f"--{option} is no option of eval.{near} Options: --{', --'.join(kinds)}.")
+        if option in asked:
+            raise UsageError(f"--{option} is given twice: keep one.")
+        text = _value(option, given, remaining, flag=kinds[option] is bool)
+        asked[option] = convert(f"--{option}", text, kinds[option], default="20")
+        if kinds[option] is int and asked[option] < (option == "episodes"):
+            raise UsageError(f"--{option}={asked[option]} must be {int(option == 'episodes')} or more: 20 is usual.")
+    if len(runs) > 1:
+        raise UsageError(f"{show(runs[1])} is one word too many after {show(runs[0])}: give one run.")
+    return EvaluationRequest(**asked, **({"run": runs[0]} if runs else {}))
+
+
+class _Words:
+    """The words still to be read, with a look at the next one."""
+
+    def __init__(self, words: list[str]) -> None:
+        self._words, self._next = words, 0
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        if self._next == len(self._words):
+            raise StopIteration
+        self._next += 1
+        return self._words[self._next - 1]
+
+    def peek(self) -> str:
+        """Return the next word, or an empty one."""
+        return self._words[self._next] if self._next < len(self._words) else ""
+
+
+def _split(word: str) -> tuple[str, str | None]:
+    option, equals, value = word[2:].partition("=")
+    if not option:
+        raise UsageError(f"{show(word)} is no option: write --name value, such as --lr 1e-3.")
+    return option.replace("-", "_") if "kwargs" not in option else option, value if equals else None
+
+
+def _setting(option: str, given: str | None, remaining: Iterator[str]) -> tuple[tuple[str, ...], Any]:
+    if given is None and option.startswith("no_"):
+        path = _known(option.removeprefix("no_"), option)
+        if _is_flag(path):
+            return path, False
+        raise UsageError(f"--{option} is no option: --{'.'.join(path)} takes a value.")
+    path = _known(option, option)
+    if VOCABULARY.holds_settings(path) and path[0] not in VOCABULARY.short_forms or len(path) > 1 and path[-1] == "kwargs":
+        raise UsageError(f"--{option} is a group: write --{'.'.join(path)}.NAME value for one of its settings.")
+    text = _value(option, given, remaining, flag=_is_flag(path))
+    return path, parse_text(text) if path[:2] == ("env", "kwargs") else text
+
+
+def _known(name: str, option: str) -> tuple[str, ...]:
+    try:
+        return VOCABULARY.resolve(tuple(name.split(".")), Source())
+    except UnknownSettingError as error:
+        message = re.sub(r"'([^']*)'", r"--\1", str(error).partition(" is no setting.")[2])
+        raise UsageError(f"--{option} is no option.{message}") from None
+
+
+def _is_flag(path: tuple[str, ...]) -> bool:
+    annotation = VOCABULARY.fields[path].annotation if path in VOCABULARY.fields else None
+    return annotation is bool or bool in get_args(annotation)
+
+
+def _value(option: str, given: str | None, remaining: Any, *, flag: bool) -> str:
+    if given is not None:
+        return given
+    following = remaining.peek()
+    if flag:
+        is_answer = following.lower() in ("true", "false", "yes", "no", "on", "off", "none")
+        return next(remaining) if is_answer else "true"
+    if not following or following.startswith("--"):
+        raise UsageError(f"--{option} needs a value, such as --{option}=VALUE; 'twostep train --help' lists all.")
+    return next(remaining)

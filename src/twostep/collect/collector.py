@@ -1,0 +1,225 @@
+"""Phase one: a policy acts in an environment for T steps, and everything is written down once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from twostep.collect.episodes import EpisodeTracker
+from twostep.collect.recording import Recording
+from twostep.errors import NumericsError, RolloutError
+from twostep.policies.adapters import as_policy
+from twostep.protocols import Step, VectorEnv
+from twostep.rollout import RolloutBuffer
+from twostep.tree import Tree, tree_items, tree_leaves, tree_map, tree_stack
+
+
+class RolloutCollector:
+    """Steps all rows together; carries observation, memory and running episodes from one rollout to the next."""
+
+    def __init__(
+        self,
+        vecenv: VectorEnv,
+        policy: Any,
+        experience: RolloutBuffer | None = None,
+        device: torch.device | str | None = None,
+        *,
+        num_steps: int | None = None,
+        bptt_length: int = 16,
+        seed: int | None = None,
+        env_seed: int | None = None,
+    ) -> None:
+        """Fill `experience` again and again, or a new rollout of `num_steps` each time when there is none.
+
+        `seed` draws the actions, `env_seed` starts the environment; without it the environment's own seed does.
+        """
+        self.vecenv, self.policy, self.experience = vecenv, as_policy(policy, vecenv.action_space), experience
+        parameter = next(self.policy.parameters(), torch.empty(0))
+        self.device = torch.device(device) if device is not None else parameter.device
+        self.num_steps = experience.num_steps if experience is not None else num_steps
+        self.bptt_length, self.env_seed = bptt_length, env_seed
+        self.generator = torch.Generator(self.device)
+        if seed is None:
+            self.generator.seed()
+        else:
+            self.generator.manual_seed(seed)
+        self.state: Tree = ()
+        self.step: Step | None = None
+        self.tracker = EpisodeTracker(vecenv.num_rows)
+
+    def reset(self) -> None:
+        """Start every row anew at the next collection, with empty memory."""
+        self.step = None
+
+    def set_memory(self, state: Tree) -> None:
+        """Let the next rollout begin with this memory instead of the one carried on."""
+        if self.step is None:
+            self._begin()
+        self.state = state
+
+    def memory(self) -> Tree:
+        """Return a copy of the memory after the last step."""
+        return tree_map(lambda leaf: leaf.clone(), self.state)
+
+    def _begin(self) -> None:
+        self.step = self.vecenv.reset(self.env_seed)
+        self.state = self.policy.initial_state(self.vecenv.num_rows)
+        self.tracker.reset()
+
+    def collect(self) -> tuple[dict[str, float], int]:
+        """Fill the experience and return statistics of the episodes that ended, and the number of agent steps."""
+        rollout = self.rollout()
+        returns = [episode.ret for episode in rollout.episodes]
+        lengths = [float(episode.length) for episode in rollout.episodes]
+        stats = {"episodes": float(len(returns))}
+        if returns:
+            stats |= {"mean_reward": float(np.mean(returns)), "mean_length": float(np.mean(lengths))}
+        return stats, int(rollout.valid.sum())
+
+    def rollout(self, num_steps: int | None = None, context: Mapping[str, Tensor] | None = None) -> RolloutBuffer:
+        """Collect one rollout.
+
+        `context` conditions the policy and is kept with the data: tensors `[B, ...]` or `[1, ...]` by keyword.
+        """
+        steps = num_steps if num_steps is not None else self.num_steps
+        if steps is None or steps < 1:
+            raise RolloutError(f"num_steps={steps} must be 1 or more: pass it, or an experience buffer to fill.")
+        if self.step is None:
+            self._begin()
+        assert self.step is not None
+        conditions = self._conditions(context)
+        with torch.no_grad():
+            recording = Recording(self._buffer(steps, self.step, conditions), self.step)
+        with torch.inference_mode():
+            for t in range(steps):
+                self._act(recording, t, conditions)
+            columns = recording.finish()
+            self._value_next_states(recording, conditions)
+        rollout = recording.rollout
+        _check_finite(rollout)
+        rollout.policy_version = self.policy.version
+        rollout.episodes = self.tracker.episodes(columns, recording.infos)
+        return rollout
+
+    def _act(self, recording: Recording, t: int, conditions: dict[str, Tensor]) -> None:
+        assert self.step is not None
+        rollout = recording.rollout
+        obs, starts, masks = recording.before(t, self.step)
+        if t % rollout.sequence_length == 0:
+            _keep_state(rollout, t // rollout.sequence_length, self.state)
+        if masks is not None:
+            conditions = {**conditions, "action_masks": masks}
+        output = self.policy(obs, self.state, starts, **conditions)
+        actions = output.distribution.sample(self.generator)
+        recording.acted(actions, output)
+        self.state = output.state
+        outward = self.policy.to_env(tree_map(_first, actions))
+        self.step = self.vecenv.step(recording.outward(outward))
+        recording.after(t, self.step, self.state)
+
+    def _value_next_states(self, recording: Recording, conditions: dict[str, Tensor]) -> None:
+        """Value every next state: most were acted from; the last ones and those behind a cut take one forward."""
+        assert self.step is not None
+        rollout, rows = recording.rollout, self.vecenv.num_rows
+        observations = [_tensors(self.step.obs, rollout.obs)]
+        states = [self.state]
+        cut_steps: list[int] = []
+        cut_rows: list[int] = []
+        for cut in recording.cuts:
+            observations.append(_tensors(cut.final_obs, rollout.obs))
+            states.append(cut.state)
+            cut_steps += [cut.step] * len(cut.rows)
+            cut_rows += cut.rows.tolist()
+        joined = tree_stack(lambda leaves: torch.cat(leaves)[None], observations)
+        starts = torch.zeros(1, rows + len(cut_rows), dtype=torch.bool, device=self.device)
+        starts[0, :rows] = torch.as_tensor(self.step.episode_starts, device=self.device)
+        index = torch.tensor([*range(rows), *cut_rows], device=self.device)
+        there = {name: leaf[:, index] for name, leaf in conditions.items()}
+        values = self.policy(joined, tree_stack(torch.cat, states), starts, **there).values[0]
+        rollout.next_values[:-1] = rollout.values[1:]
+        rollout.next_values[-1] = values[:rows]
+        if cut_rows:
+            rollout.next_values[cut_steps, cut_rows] = values[rows:]
+
+    def _conditions(self, context: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
+        """Return the context as `[1, B, ...]`."""
+        rows = self.vecenv.num_rows
+        conditions: dict[str, Tensor] = {}
+        for name, leaf in (context or {}).items():
+            if leaf.dim() == 0 or leaf.shape[0] not in (1, rows):
+                raise RolloutError(
+                    f"{name} has shape {tuple(leaf.shape)}; its first dimension must be {rows}, one entry per row, "
+                    "or 1, the same for all."
+                )
+            conditions[name] = leaf.to(self.device).expand(rows, *leaf.shape[1:])[None]
+        return conditions
+
+    def _buffer(self, steps: int, step: Step, conditions: dict[str, Tensor]) -> RolloutBuffer:
+        """Return the experience to fill, or a new rollout shaped like one step of this policy and environment."""
+        rollout = self.experience
+        if rollout is None or steps != rollout.num_steps:
+            rollout = self._new_buffer(steps, step, conditions)
+        rollout.reset()
+        if conditions:
+            rollout.context = {name: leaf.expand(steps, *leaf.shape[1:]) for name, leaf in conditions.items()}
+        return rollout
+
+    def _new_buffer(self, steps: int, step: Step, conditions: dict[str, Tensor]) -> RolloutBuffer:
+        obs = tree_map(lambda leaf: _storable(torch.as_tensor(leaf, device=self.device)), step.obs)
+        masks = tree_map(lambda leaf: torch.as_tensor(leaf, device=self.device).bool(), step.action_masks)
+        starts = torch.as_tensor(step.episode_starts, device=self.device)[None]
+        given = conditions if masks is None else {**conditions, "action_masks": tree_map(_one_step, masks)}
+        actions = self.policy(tree_map(_one_step, obs), self.state, starts, **given).distribution.mode()
+        memory = bool(tree_leaves(self.state))
+        return RolloutBuffer.create(
+            steps,
+            self.vecenv.num_rows,
+            obs,
+            tree_map(_first, actions),
+            self.device,
+            state=self.state,
+            sequence_length=min(self.bptt_length, steps) if memory else 1,
+            action_masks=masks,
+        )
+
+
+def _first(leaf: Tensor) -> Tensor:
+    return leaf[0]
+
+
+def _one_step(leaf: Tensor) -> Tensor:
+    return leaf[None]
+
+
+def _storable(leaf: Tensor) -> Tensor:
+    """Keep doubles as the single precision that networks take."""
+    return leaf.float() if leaf.dtype == torch.float64 else leaf
+
+
+def _tensors(tree: Tree, like: Tree) -> Tree:
+    return tree_map(lambda leaf, kept: torch.as_tensor(leaf, device=kept.device).to(kept.dtype), tree, like)
+
+
+def _keep_state(rollout: RolloutBuffer, at: int, state: Tree) -> None:
+    tree_map(lambda kept, now: kept[at].copy_(now), rollout.states, state)
+
+
+def _check_finite(rollout: RolloutBuffer) -> None:
+    """Name the first number that is not finite, before anything learns from it."""
+    columns = {name: getattr(rollout, name) for name in ("rewards", "logprobs", "values", "next_values")}
+    total = torch.stack(list(columns.values())).sum(0)
+    if bool(torch.isfinite(torch.where(rollout.valid, total, 0.0)).all()):
+        return
+    floats = [(path, leaf) for path, leaf in tree_items(rollout.obs, "obs") if leaf.is_floating_point()]
+    for name, column in (*floats, *columns.items()):
+        bad = ~torch.isfinite(column.flatten(2).sum(-1) if column.dim() > 2 else column) & rollout.valid
+        if bool(bad.any()):
+            t, row = bad.nonzero()[0].tolist()
+            raise NumericsError(
+                f"{name} is {column[t, row].tolist()} at step {t} of the rollout, row {row}. The environment or the "
+                "network gives numbers that are not finite; nothing was learned from this rollout."
+            )

@@ -1,0 +1,19 @@
+"""Any environment a user may pass, as a `VectorEnv`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+
+from twostep.collect.tensors import TensorEnv
+from twostep.protocols import VectorEnv
+from twostep.vector import as_env
+
+
+def adapted(env: Any) -> VectorEnv:
+    """Return `env` behind the one interface that collecting knows; a simulator of tensors keeps its tensors."""
+    known = isinstance(env, (gym.Env, gym.vector.VectorEnv)) or hasattr(env, "num_rows")
+    if not known and hasattr(env, "num_envs"):
+        return TensorEnv(env)
+    return as_env(env)

@@ -1,0 +1,57 @@
+"""Which episodes ended inside a rollout, with their returns: worked out once per rollout, not once per step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from twostep.rollout import Episode
+
+Columns = Mapping[str, np.ndarray]
+
+
+class EpisodeTracker:
+    """Carries the return and length of running episodes from one rollout to the next."""
+
+    def __init__(self, num_rows: int) -> None:
+        self.returns = np.zeros(num_rows)
+        self.lengths = np.zeros(num_rows, dtype=np.int64)
+
+    def reset(self) -> None:
+        """Forget running episodes."""
+        self.returns[:] = 0.0
+        self.lengths[:] = 0
+
+    def episodes(self, columns: Columns, infos: Mapping[tuple[int, int], dict[str, Any]]) -> list[Episode]:
+        """Return the episodes that ended in these `[T, B]` columns, in the order in which they ended."""
+        valid = columns["valid"]
+        returns = np.cumsum(np.where(valid, columns["rewards"], 0.0), axis=0, dtype=np.float64) + self.returns
+        lengths = np.cumsum(valid, axis=0, dtype=np.int64) + self.lengths
+        ended = (columns["terminated"] | columns["truncated"]) & valid
+        found: list[Episode] = []
+        past_returns, past_lengths = np.zeros_like(self.returns), np.zeros_like(self.lengths)
+        for t, row in np.argwhere(ended).tolist():
+            found.append(
+                Episode(
+                    ret=float(returns[t, row] - past_returns[row]),
+                    length=int(lengths[t, row] - past_lengths[row]),
+                    row=row,
+                    step=t,
+                    info=_plain(infos.get((t, row), {})),
+                )
+            )
+            past_returns[row], past_lengths[row] = returns[t, row], lengths[t, row]
+        self.returns, self.lengths = returns[-1] - past_returns, lengths[-1] - past_lengths
+        return found
+
+
+def _plain(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Keep what JSON can hold: numbers, texts and truth values."""
+    plain: dict[str, Any] = {}
+    for name, value in info.items():
+        scalar = value.item() if isinstance(value, (np.generic, np.ndarray)) and np.size(value) == 1 else value
+        if isinstance(scalar, (bool, int, float, str)):
+            plain[name] = scalar
+    return plain

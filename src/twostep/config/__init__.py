@@ -1,0 +1,36 @@
+"""The settings of a whole run, from Python, dicts, YAML or a command line alike, with errors that help."""
+
+from twostep.config.loading import UnknownSettingError
+from twostep.config.names import ALIASES
+from twostep.config.presets import echelon, janus, locomotion, metta, small_fast_config
+from twostep.config.shipped import shipped_config, shipped_configs
+from twostep.config.tree import (
+    VOCABULARY,
+    EnvironmentConfig,
+    LoggingConfig,
+    TrainerConfig,
+    TrainingConfig,
+    resolve_ppo_settings,
+)
+from twostep.learn.settings import PPOConfig
+from twostep.policies.settings import AgentConfig
+
+__all__ = [
+    "ALIASES",
+    "VOCABULARY",
+    "AgentConfig",
+    "EnvironmentConfig",
+    "LoggingConfig",
+    "PPOConfig",
+    "TrainerConfig",
+    "TrainingConfig",
+    "UnknownSettingError",
+    "echelon",
+    "janus",
+    "locomotion",
+    "metta",
+    "resolve_ppo_settings",
+    "shipped_config",
+    "shipped_configs",
+    "small_fast_config",
+]

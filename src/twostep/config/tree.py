@@ -1,0 +1,239 @@
+"""The settings of a whole run as one tree of dataclasses, from Python, dicts, YAML or a command line alike.
+
+>>> config = TrainingConfig.from_dict({"env": "CartPole-v1", "learning_rate": "1e-3", "trainer": {"timesteps": 50_000}})
+>>> config.ppo.lr, config.trainer.total_timesteps
+(0.001, 50000)
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from twostep.config.files import read_yaml, write_yaml
+from twostep.config.loading import Entry, Path, Source, UnknownSettingError, Vocabulary, build, place
+from twostep.config.names import ALIASES
+from twostep.config.values import convert
+from twostep.errors import ConfigError
+from twostep.learn.settings import PPOConfig
+from twostep.policies.settings import AgentConfig
+
+_MOST_ENVS = 65_536
+_SEEDS = 2**32
+
+
+@dataclass(kw_only=True)
+class EnvironmentConfig:
+    """What is trained on."""
+
+    id: str = ""
+    """A Gymnasium id such as `CartPole-v1`, or `package.module:function` that makes an environment."""
+    num_envs: int = 8
+    """Environments stepped together."""
+    kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What the environment itself takes: `--env.kwargs.render_mode human`."""
+    vectorization: Literal["serial", "processes"] = "serial"
+    """Whether environments are stepped in this process or in worker processes, which pays when a step is slow."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work."""
+        _require(self, "num_envs", 1 <= self.num_envs <= _MOST_ENVS, f"from 1 to {_MOST_ENVS}", "8 is a good start")
+
+
+@dataclass(kw_only=True)
+class TrainerConfig:
+    """How long to train, and what to do on the way."""
+
+    total_timesteps: int = 1_000_000
+    """Agent steps to train for, over all environments."""
+    log_interval: int = 1
+    """Updates between rows of metrics."""
+    checkpoint_every: int = 0
+    """Steps between checkpoints on the way; 0 saves at the end only."""
+    solved_at: float | None = None
+    """Stop when the mean return of the last 100 episodes reaches this; none trains to the end."""
+    eval_episodes: int = 20
+    """Episodes of an evaluation."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work."""
+        for name in ("total_timesteps", "log_interval", "eval_episodes"):
+            _require(self, name, getattr(self, name) >= 1, "1 or more", "see its documentation")
+        _require(self, "checkpoint_every", self.checkpoint_every >= 0, "0 or more", "0 saves at the end only")
+
+
+@dataclass(kw_only=True)
+class LoggingConfig:
+    """What is written and shown."""
+
+    run_dir: str = "runs"
+    """The folder in which every run gets a folder of its own."""
+    tensorboard: bool = True
+    """Whether to write TensorBoard events, where TensorBoard is installed."""
+    csv: bool = False
+    """Whether to write `metrics.csv` beside `metrics.jsonl`."""
+    progress: bool = True
+    """Whether to show progress while training."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work."""
+        usable = bool(self.run_dir.strip()) and "\0" not in self.run_dir
+        _require(self, "run_dir", usable, "the name of a folder", "'runs' is usual")
+
+
+@dataclass(kw_only=True)
+class TrainingConfig:
+    """Everything about a run."""
+
+    experiment_name: str = ""
+    """Names the run's folder; empty takes the environment's name."""
+    seed: int = 0
+    """What all randomness grows from: the same seed gives the same run on the same machine."""
+    device: str = "auto"
+    """Where the network lives: cpu, cuda, cuda:1, mps; auto takes a GPU if there is one."""
+    env: EnvironmentConfig = field(default_factory=EnvironmentConfig)
+    """What is trained on."""
+    agent: AgentConfig = field(default_factory=AgentConfig)
+    """The network that acts and judges."""
+    ppo: PPOConfig = field(default_factory=PPOConfig)
+    """How experience is gathered and learned from."""
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    """How long to train, and what to do on the way."""
+    logging: LoggingConfig = field(default_factory=LoggingConfig)
+    """What is written and shown."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work."""
+        _require(self, "seed", 0 <= self.seed < _SEEDS, f"from 0 to {_SEEDS - 1}", "0 is a good start")
+        known = re.fullmatch(r"auto|cpu|mps|(cuda|xpu)(:\d{1,3})?", self.device) is not None
+        _require(self, "device", known, "auto, cpu, cuda, cuda:N or mps", "auto finds a GPU by itself")
+        for name in ("env", "agent", "ppo", "trainer", "logging"):
+            part, wanted = getattr(self, name), _PARTS[name]
+            _require(self, name, isinstance(part, wanted), wanted.__name__, "dicts go through TrainingConfig.from_dict")
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> TrainingConfig:
+        """Read settings nested, flat or dotted, by any of their names; what is missing keeps its default.
+
+        `changes` are read the same way and win over `data`.
+        """
+        return _build(place(data, VOCABULARY), changes or {})
+
+    @classmethod
+    def from_yaml(cls, path: str | os.PathLike[str], changes: Mapping[str, Any] | None = None) -> TrainingConfig:
+        """Read a YAML file as `from_dict` reads a dict; errors name the line."""
+        data, source = read_yaml(path)
+        return _build(place(data, VOCABULARY, source), changes or {})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return nested plain containers that share nothing with this config and give it back by `from_dict`."""
+        return {name: _listed(part) if name != "env" else part for name, part in asdict(deepcopy(self)).items()}
+
+    def save_yaml(self, path: str | os.PathLike[str], heading: str = "") -> None:
+        """Write every setting, defaults included; `heading` goes on top, each line a comment."""
+        write_yaml(self.to_dict(), path, "".join(f"# {line}\n" for line in heading.splitlines()))
+
+
+_PARTS: dict[str, type] = {
+    "env": EnvironmentConfig,
+    "agent": AgentConfig,
+    "ppo": PPOConfig,
+    "trainer": TrainerConfig,
+    "logging": LoggingConfig,
+}
+
+VOCABULARY = Vocabulary(
+    root=TrainingConfig,
+    aliases=ALIASES,
+    sections={name: name for name in _PARTS}
+    | {"environment": "env", "env_kwargs": "env.kwargs", "training": "trainer", "policy": "agent"},
+    short_forms={"env": "env.id", "agent": "agent.name"},
+    only_dotted=frozenset({"id", "name", "kwargs", "std"}),
+    derived=frozenset({("ppo", "minibatch_sequences")}),
+    infinite=frozenset({("ppo", "max_grad_norm")}),
+)
+"""All names under which a setting can be given."""
+
+_MINIBATCHES = tuple(("ppo", name) for name in ("minibatch_sequences", "minibatch_size", "num_minibatches"))
+"""Three ways to say one thing: whoever gives one of them later does not mean the others any more."""
+
+
+@dataclass(kw_only=True)
+class _OnlyPPO:
+    ppo: PPOConfig = field(default_factory=PPOConfig)
+
+
+_PPO_VOCABULARY = replace(
+    VOCABULARY,
+    root=_OnlyPPO,
+    aliases={name: target for name, target in ALIASES.items() if target.startswith("ppo.")},
+    sections={"ppo": "ppo"},
+    short_forms={},
+)
+
+
+def resolve_ppo_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keyword arguments for `PPOConfig` from settings of PPO by any of their names.
+
+    Raises:
+        UnknownSettingError: a name that PPO does not have; it is a `ConfigError` and a `TypeError`.
+    """
+    for name in settings:
+        _refuse_foreign(name)
+    entries = _without_sequences(place(settings, _PPO_VOCABULARY))
+    ppo = build(entries, _PPO_VOCABULARY).ppo
+    return {path[-1]: getattr(ppo, path[-1]) for path in entries}
+
+
+def _build(entries: dict[Path, Entry], changes: Mapping[str, Any]) -> TrainingConfig:
+    changed = place(changes, VOCABULARY)
+    if any(path in changed for path in _MINIBATCHES):
+        entries = {path: entry for path, entry in entries.items() if path not in _MINIBATCHES}
+    return build(_without_sequences(entries | changed), VOCABULARY)
+
+
+def _without_sequences(entries: dict[Path, Entry]) -> dict[Path, Entry]:
+    """Turn a minibatch counted in sequences into one counted in transitions."""
+    sequences = entries.get(("ppo", "minibatch_sequences"))
+    if sequences is None:
+        return entries
+    kept = {path: entry for path, entry in entries.items() if path != ("ppo", "minibatch_sequences")}
+    where = sequences.source.at(sequences.written)
+    if ("ppo", "minibatch_size") in kept:
+        raise ConfigError(f"{where}minibatch_sequences={sequences.value!r} and minibatch_size say the same: keep one.")
+    try:
+        count = convert("minibatch_sequences", sequences.value, int, default=64)
+        length_entry = kept.get(("ppo", "bptt_length"))
+        length = PPOConfig().bptt_length if length_entry is None else length_entry.value
+        size = count * convert("bptt_length", length, int, default=16)
+    except ConfigError as error:
+        raise ConfigError(f"{where}{error}") from None
+    if count < 1:
+        raise ConfigError(f"{where}minibatch_sequences={count} must be 1 or more: 64 is usual.")
+    return {**kept, ("ppo", "minibatch_size"): replace(sequences, value=size)}
+
+
+def _refuse_foreign(name: str) -> None:
+    """Say whose setting a name is, where it is one but not of PPO; leave unknown names to be refused as such."""
+    try:
+        path = VOCABULARY.resolve((name,), Source())
+    except UnknownSettingError:
+        return
+    if path[0] != "ppo":
+        whose = f"of {path[0]!r}" if len(path) > 1 else "of the whole run"
+        raise UnknownSettingError(f"{name!r} is a setting {whose}, not of PPO: give it to TrainingConfig.")
+
+
+def _listed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _listed(inner) for key, inner in value.items()}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _require(config: Any, name: str, holds: bool, rule: str, way_out: str) -> None:
+    if not holds:
+        raise ConfigError(f"{name}={getattr(config, name)!r} must be {rule}: {way_out}.")

@@ -1,0 +1,35 @@
+"""The errors a user can cause. Each message gives the value, the rule and the way out."""
+
+from __future__ import annotations
+
+
+class TwostepError(Exception):
+    """The common parent, so that one `except` catches what a user can mend."""
+
+
+class ConfigError(TwostepError, ValueError):
+    """A setting that cannot work."""
+
+
+class EnvError(TwostepError, ValueError):
+    """An environment that breaks its contract."""
+
+
+class RolloutError(TwostepError, ValueError):
+    """Experience that cannot be stored, joined, read or learned from."""
+
+
+class PolicyError(TwostepError, ValueError):
+    """A policy or network that breaks its contract."""
+
+
+class RatioError(TwostepError, RuntimeError):
+    """The policy that learns is not the policy that acted."""
+
+
+class NumericsError(TwostepError, FloatingPointError):
+    """A number that is not finite, named with its place."""
+
+
+class CheckpointError(TwostepError, RuntimeError):
+    """A saved state that cannot be written, or is not exactly what was written."""

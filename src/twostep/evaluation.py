@@ -1,0 +1,190 @@
+"""How good a policy is: whole episodes, chosen without regard to how they went."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from twostep.errors import ConfigError
+from twostep.protocols import Policy, Step, VectorEnv
+from twostep.tree import Tree, tree_leaves, tree_map
+
+
+@dataclass
+class EpisodeStats:
+    """What episodes brought, row after row of the environment and in the order they were played there."""
+
+    returns: list[float]
+    """Sum of raw rewards, undiscounted."""
+    lengths: list[int]
+    infos: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    """What the environment said at the end of each."""
+
+    @property
+    def mean_return(self) -> float:
+        """NaN without episodes, as all means here."""
+        return float(np.mean(self.returns)) if self.returns else math.nan
+
+    @property
+    def std_return(self) -> float:
+        """Population deviation, as published scores usually state it."""
+        return float(np.std(self.returns)) if self.returns else math.nan
+
+    @property
+    def mean_length(self) -> float:
+        """Steps per episode."""
+        return float(np.mean(self.lengths)) if self.lengths else math.nan
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Where the true mean return lies with 95 % confidence, by Student's t; NaN for fewer than two episodes."""
+        episodes = len(self.returns)
+        if episodes < 2:
+            return math.nan, math.nan
+        margin = _t_quantile(episodes - 1) * float(np.std(self.returns, ddof=1)) / math.sqrt(episodes)
+        return self.mean_return - margin, self.mean_return + margin
+
+    def __len__(self) -> int:
+        return len(self.returns)
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        return (
+            f"return {self.mean_return:.2f} (95 % interval {low:.2f} to {high:.2f}), "
+            f"length {self.mean_length:.1f}, {len(self)} episodes"
+        )
+
+
+def _t_quantile(degrees: int) -> float:
+    """Return the 97.5 % point of Student's t: tabulated, then expanded around the normal (Cornish and Fisher)."""
+    if degrees <= len(_T_TABLE):
+        return _T_TABLE[degrees - 1]
+    z = 1.959963984540054
+    first = (z**3 + z) / 4
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / degrees + second / degrees**2 + third / degrees**3
+
+
+_T_TABLE = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706)
+
+
+def evaluate(
+    policy: Policy,
+    env: VectorEnv,
+    episodes: int = 10,
+    seed: int = 0,
+    deterministic: bool = True,
+    *,
+    device: torch.device | str | None = None,
+) -> EpisodeStats:
+    """Play exactly `episodes` whole episodes and say how they went; the same seed gives the same episodes.
+
+    Each row plays a number of episodes that is fixed beforehand. Taking whichever end first would favour short ones.
+
+    Args:
+        deterministic: Act by the mode of the distribution instead of sampling from it.
+        device: Where the policy computes; None asks its parameters, or takes the CPU where it has none.
+    """
+    if episodes < 1:
+        raise ConfigError(f"episodes={episodes} must be 1 or more: nothing else can be measured.")
+    target = torch.device(device) if device is not None else _device_of(policy)
+    generator = None if deterministic else torch.Generator(target).manual_seed(seed)
+    tally = _Tally(episodes, env.num_rows)
+    with _evaluating(policy):
+        step = env.reset(seed)
+        state = policy.initial_state(env.num_rows)
+        while not tally.complete:
+            actions, state = _act(policy, step, state, target, generator)
+            step = env.step(_outward(actions, step))
+            tally.count(step)
+    return tally.stats()
+
+
+class _Tally:
+    """Counts the episodes that each row owes."""
+
+    def __init__(self, episodes: int, rows: int) -> None:
+        self.owed = np.array([episodes // rows + (row < episodes % rows) for row in range(rows)])
+        self.returns = np.zeros(rows)
+        self.lengths = np.zeros(rows, dtype=np.int64)
+        self.ended: list[list[tuple[float, int, dict[str, Any]]]] = [[] for _ in range(rows)]
+
+    @property
+    def complete(self) -> bool:
+        return not self.owed.any()
+
+    def count(self, step: Step) -> None:
+        """Take in one step; phantom steps count for nothing."""
+        rewards, terminated, truncated = map(_to_numpy, (step.rewards, step.terminated, step.truncated))
+        valid = np.ones(len(rewards), dtype=np.bool_) if step.valid is None else _to_numpy(step.valid)
+        self.returns += np.where(valid, rewards, 0.0)
+        self.lengths += valid
+        ended = valid & (terminated | truncated)
+        for row in np.flatnonzero(ended & (self.owed > 0)).tolist():
+            info = dict(step.infos.get(row, {}))
+            self.ended[row].append((float(self.returns[row]), int(self.lengths[row]), info))
+            self.owed[row] -= 1
+        self.returns[ended] = 0.0
+        self.lengths[ended] = 0
+
+    def stats(self) -> EpisodeStats:
+        played = [episode for row in self.ended for episode in row]
+        return EpisodeStats(
+            [ret for ret, _, _ in played], [length for _, length, _ in played], [i for _, _, i in played]
+        )
+
+
+@torch.inference_mode()
+def _act(
+    policy: Policy, step: Step, state: Tree, device: torch.device, generator: torch.Generator | None
+) -> tuple[Tree, Tree]:
+    """Return what each row does next, `[B, ...]`, and the memory after it."""
+
+    def to_policy(leaf: Any) -> torch.Tensor:
+        tensor = leaf if isinstance(leaf, torch.Tensor) else torch.tensor(leaf)
+        tensor = tensor.float() if tensor.dtype == torch.float64 else tensor
+        return tensor.to(device)[None]  # [1, B, ...]
+
+    conditions = {} if step.action_masks is None else {"action_masks": tree_map(to_policy, step.action_masks)}
+    obs = tree_map(to_policy, step.obs)
+    distribution, _, state = policy(obs, state, to_policy(step.episode_starts), **conditions)
+    actions = distribution.mode() if generator is None else distribution.sample(generator)
+    return policy.to_env(tree_map(lambda leaf: leaf[0], actions)), state
+
+
+def _outward(actions: Tree, step: Step) -> Tree:
+    """Bring actions to the kind of array that the environment speaks, where it may do with them what it likes."""
+    speaks_tensors = any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(step.obs))
+    return tree_map(torch.clone if speaks_tensors else _to_numpy, actions)
+
+
+def _to_numpy(leaf: Any) -> np.ndarray[Any, Any]:
+    return leaf.cpu().numpy() if isinstance(leaf, torch.Tensor) else np.asarray(leaf)
+
+
+def _device_of(policy: Policy) -> torch.device:
+    if isinstance(policy, torch.nn.Module):
+        for parameter in policy.parameters():
+            return parameter.device
+    return torch.device("cpu")
+
+
+@contextmanager
+def _evaluating(policy: Policy) -> Generator[None, None, None]:
+    """Switch dropout and the like off, and each module back to what it was."""
+    modules = list(policy.modules()) if isinstance(policy, torch.nn.Module) else []
+    were_training = [module for module in modules if module.training]
+    for module in modules:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in were_training:
+            module.training = True

@@ -1,0 +1,1 @@
+"""Phase two: a `RolloutBuffer` makes a better policy. Never imports `twostep.collect`."""

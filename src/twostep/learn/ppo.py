@@ -1,0 +1,317 @@
+"""Phase two: a rollout makes a better policy. Proximal Policy Optimization, and nothing else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from twostep.checkpoint import generator_state, restore_generator
+from twostep.errors import NumericsError, PolicyError, RatioError
+from twostep.learn.advantages import explained_variance
+from twostep.learn.batch_size import adapted_minibatch_size
+from twostep.learn.losses import Metrics, normalized, ppo_loss
+from twostep.learn.schedules import AdaptiveKL, schedule_for
+from twostep.learn.settings import PPOConfig
+from twostep.normalization import ObservationNormalizer, ReturnNormalizer
+from twostep.policies.actor_critic import PRECISIONS, ActorCritic
+from twostep.policies.adapters import as_policy
+from twostep.rollout import RolloutBuffer
+from twostep.sequences import Minibatch, Sequences
+from twostep.tree import Tree, tree_map
+
+CustomLoss = Callable[..., Any]
+"""`fn(policy, obs, actions, rewards, values, advantages)` -> loss, or (loss, metrics); added to PPO's own."""
+
+RATIO_TOLERANCE = {"fp32": 1e-3, "bf16": 0.2}
+"""How far rounding may take the first ratio from 1; a fault takes it much further."""
+
+
+class PPOOptimizer:
+    """Learns from rollouts: epochs over shuffled minibatches of whole sequences, one optimizer step for each."""
+
+    def __init__(
+        self,
+        policy: Any,
+        optimizer: torch.optim.Optimizer | None = None,
+        device: torch.device | str | None = None,
+        config: PPOConfig | None = None,
+        *,
+        seed: int = 0,
+    ) -> None:
+        """Without an optimizer, make the one that `config` describes. `seed` orders the minibatches."""
+        self.config = config or PPOConfig()
+        self.policy = as_policy(policy)
+        self.device = torch.device(device) if device is not None else _device_of(self.policy)
+        self.policy.to(self.device)
+        self.parameters = [p for p in self.policy.parameters() if p.requires_grad]
+        self.optimizer = optimizer or make_optimizer(self.parameters, self.config)
+        self.generator = torch.Generator().manual_seed(seed)
+        self.minibatch_size = self.config.minibatch_size
+        self.adaptive = AdaptiveKL(self.config.lr, self.config.desired_kl)
+        self.return_normalizer = ReturnNormalizer()
+        self.observation_normalizer = ObservationNormalizer()
+        if isinstance(self.policy, ActorCritic):
+            self.policy.autocast_dtype = PRECISIONS[self.config.precision]
+        elif self.config.precision != "fp32" or self.config.normalize_obs or self.config.normalize_returns:
+            raise PolicyError(
+                f"precision, normalize_obs and normalize_returns need an ActorCritic, not {type(policy).__name__}. "
+                "Do these inside your own network, or leave the settings at their defaults."
+            )
+        self._loss = torch.compile(self._plain_loss) if self.config.compile else self._plain_loss
+
+    def set_progress(self, progress: float) -> None:
+        """Set the learning rate for the part of all training that is done, 0 to 1."""
+        if self.config.lr_schedule == "adaptive_kl":
+            self._set_lr(self.adaptive.lr)
+        elif self.config.lr_schedule != "constant":
+            config = self.config
+            self._set_lr(schedule_for(config.lr_schedule, config.lr, config.lr_min_ratio)(progress))
+
+    def update(self, experience: RolloutBuffer, custom_loss_fns: Sequence[CustomLoss] = ()) -> dict[str, float]:
+        """Go through `experience` for `update_epochs` and return the means of what was measured.
+
+        Advantages that the rollout already has are used as they are.
+        """
+        if not bool(experience.valid.any()):
+            return dict.fromkeys(EMPTY_METRICS, math.nan)
+        rollout = experience.to(self.device)
+        if rollout.advantages is None or rollout.returns is None:
+            rollout.compute_gae(gamma=self.config.gamma, gae_lambda=self.config.gae_lambda)
+        advantages, returns = rollout.advantages, rollout.returns
+        assert advantages is not None and returns is not None
+        variance = explained_variance(rollout.values, returns, rollout.valid)
+        self._scale_values(returns, rollout.valid)
+        if self.config.norm_adv == "batch":
+            advantages = normalized(advantages, None if bool(rollout.valid.all()) else rollout.valid)
+        sequences = Sequences(rollout, advantages, returns)
+        self._adapt_minibatch_size(sequences)
+        measured, epochs = self._epochs(sequences, rollout.policy_version, custom_loss_fns)
+        self._normalize_observations(rollout)
+        metrics = _means(measured) | {"explained_variance": float(variance), "epochs": float(epochs)}
+        if not all(math.isfinite(metrics[name]) for name in ("loss", "grad_norm")):
+            raise NumericsError(f"loss={metrics['loss']}, grad_norm={metrics['grad_norm']}: lower lr or check rewards.")
+        if self.config.lr_schedule == "adaptive_kl":
+            self._set_lr(self.adaptive.update(metrics["approx_kl"]))
+        self.policy.version += 1
+        return metrics | {"lr": float(self.optimizer.param_groups[0]["lr"])}
+
+    def reconfigure(self, config: PPOConfig) -> None:
+        """Go on with other settings; the optimizer and its state stay."""
+        self.config, self.minibatch_size = config, config.minibatch_size
+        self._set_lr(config.lr)
+
+    @torch.no_grad()
+    def revalued(self, rollout: RolloutBuffer) -> RolloutBuffer:
+        """Return the rollout as the present critic values it, for experience collected long ago.
+
+        States behind an episode's end were not kept as observations: their values stay as they were.
+        """
+        rollout = rollout.to(self.device)
+        conditions = dict(rollout.context or {})
+        if rollout.action_masks is not None:
+            conditions["action_masks"] = rollout.action_masks
+        memory = tree_map(lambda leaf: leaf[0], rollout.states)
+        values = self.policy(rollout.obs, memory, rollout.episode_starts, **conditions).values
+        next_values = rollout.next_values.clone()
+        goes_on = ~(rollout.terminated | rollout.truncated)[:-1]
+        next_values[:-1] = torch.where(goes_on, values[1:], next_values[:-1])
+        return replace(rollout, values=values, next_values=next_values, advantages=None, returns=None)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the optimizer, the normalisers and everything else that moves while learning."""
+        return {
+            "optimizer_state_dict": self.optimizer.state_dict(),
+            "scheduler_state_dict": self.adaptive.state_dict(),
+            "normalizers": {
+                "returns": self.return_normalizer.state_dict(),
+                "observations": self.observation_normalizer.state_dict(),
+            },
+            "minibatches": {"size": self.minibatch_size, "order": generator_state(self.generator)},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on exactly from `state_dict`."""
+        self.optimizer.load_state_dict(state["optimizer_state_dict"])
+        self.adaptive.load_state_dict(state["scheduler_state_dict"])
+        self.return_normalizer.load_state_dict(state["normalizers"]["returns"])
+        self.observation_normalizer.load_state_dict(state["normalizers"]["observations"])
+        self.minibatch_size = state["minibatches"]["size"]
+        restore_generator(self.generator, state["minibatches"]["order"])
+
+    def _epochs(
+        self, sequences: Sequences, version: int | None, custom_losses: Sequence[CustomLoss]
+    ) -> tuple[list[Metrics], int]:
+        number = sequences.minibatch_count(self.minibatch_size, self.config.num_minibatches)
+        measured: list[Metrics] = []
+        for epoch in range(self.config.update_epochs):
+            for minibatch in sequences.epoch(number, self.generator):
+                if self.config.norm_adv == "minibatch":
+                    minibatch.advantages = normalized(minibatch.advantages, minibatch.valid)
+                metrics = self.gradient(minibatch, custom_losses)
+                if not measured:
+                    self._check_ratio(metrics, version)
+                self.optimizer.step()
+                measured.append(metrics)
+            if self.config.target_kl is not None:
+                moved = torch.stack([metrics["approx_kl"] for metrics in measured[-number:]]).mean()
+                if float(moved) > 1.5 * self.config.target_kl:
+                    return measured, epoch + 1
+        return measured, self.config.update_epochs
+
+    def gradient(self, minibatch: Minibatch, custom_losses: Sequence[CustomLoss] = ()) -> Metrics:
+        """Fill the parameters' gradients with the clipped gradient of a minibatch, and return what was measured."""
+        for parameter in self.parameters:
+            parameter.grad = None
+        pieces: Iterable[Minibatch] = (minibatch,)
+        if self.config.accumulate > 1:
+            pieces = minibatch.pieces(self.config.accumulate)
+        total: Metrics = {}
+        for piece in pieces:
+            loss, metrics, values = self._loss(piece, minibatch.count)
+            for custom_loss in custom_losses:
+                extra, extra_metrics = self._custom(custom_loss, piece, values, minibatch.count)
+                loss = loss + extra
+                metrics |= extra_metrics | {"loss": metrics["loss"] + extra.detach()}
+            loss.backward()
+            total = {name: _joined(name, total.get(name), value) for name, value in metrics.items()}
+        total["grad_norm"] = clip_gradients(self.parameters, self.config.max_grad_norm)
+        return total
+
+    def _plain_loss(self, piece: Minibatch, count: int) -> tuple[Tensor, Metrics, Tensor]:
+        output = self.policy(piece.obs, piece.states, piece.episode_starts, **piece.conditions)
+        new_logprobs = output.distribution.log_prob(piece.actions)
+        loss, metrics = ppo_loss(
+            new_logprobs,
+            output.values,
+            output.distribution.entropy(),
+            old_logprobs=piece.logprobs,
+            old_values=piece.values,
+            advantages=piece.advantages,
+            returns=piece.returns,
+            config=self.config,
+            valid=piece.valid,
+            count=count,
+            value_scale=self.policy.value_scale if self.config.normalize_returns else None,
+        )
+        with torch.no_grad():
+            errors = (new_logprobs - piece.logprobs).expm1().abs()
+            metrics["ratio_error"] = (errors if piece.valid is None else torch.where(piece.valid, errors, 0.0)).max()
+        return loss, metrics, output.values
+
+    def _custom(
+        self, custom_loss: CustomLoss, piece: Minibatch, values: Tensor, count: int
+    ) -> tuple[Tensor, Metrics]:
+        """Call a custom loss; a mean over a piece weighs as much as the piece does in its minibatch."""
+        result = custom_loss(self.policy, piece.obs, piece.actions, piece.rewards, values, piece.advantages)
+        loss, metrics = result if isinstance(result, tuple) else (result, {})
+        weight = piece.count / count
+        name = getattr(custom_loss, "__name__", "custom_loss")
+        extras = {key: torch.as_tensor(value).detach() * weight for key, value in metrics.items()}
+        return loss * weight, {name: loss.detach() * weight, **extras}
+
+    def compute_ppo_loss(
+        self, obs: Tree, actions: Tree, old_logprobs: Tensor, advantages: Tensor, returns: Tensor, values: Tensor
+    ) -> Metrics:
+        """Return the parts of the loss on transitions `[N, ...]`, with gradients; `values` are those when acting."""
+
+        def one_step(leaf: Tensor) -> Tensor:
+            return leaf.to(self.device).unsqueeze(0)
+
+        count = old_logprobs.shape[0]
+        starts = torch.ones(1, count, dtype=torch.bool, device=self.device)
+        output = self.policy(tree_map(one_step, obs), self.policy.initial_state(count), starts)
+        entropies = output.distribution.entropy()
+        loss, metrics = ppo_loss(
+            output.distribution.log_prob(tree_map(one_step, actions)),
+            output.values,
+            entropies,
+            old_logprobs=one_step(old_logprobs),
+            old_values=one_step(values),
+            advantages=one_step(advantages),
+            returns=one_step(returns),
+            config=self.config,
+        )
+        return {**metrics, "total_loss": loss, "entropy_loss": -entropies.mean()}
+
+    def _check_ratio(self, metrics: Metrics, version: int | None) -> None:
+        """Before the first step: the policy that learns must be the one that acted."""
+        if version is None or version != self.policy.version:
+            return
+        error, tolerance = float(metrics["ratio_error"]), RATIO_TOLERANCE[self.config.precision]
+        if not error <= tolerance:
+            raise RatioError(
+                f"max |ratio - 1| = {error:.3g} before the first step; it must be below {tolerance:g}. The policy gives "
+                "other probabilities when learning than when acting: dropout or batch norm, memory kept inside the "
+                "module, weights or inputs changed in between. For data from another policy set policy_version=None."
+            )
+
+    def _scale_values(self, returns: Tensor, valid: Tensor) -> None:
+        if self.config.normalize_returns:
+            self.return_normalizer.update(returns[valid])
+            self.policy.set_value_scale(self.return_normalizer.scale)
+
+    def _normalize_observations(self, rollout: RolloutBuffer) -> None:
+        """Move the statistics after learning, so that they stand still from one collection to the end of its update."""
+        if self.config.normalize_obs:
+            self.observation_normalizer.update(rollout.obs, rollout.valid)
+            self.policy.set_observation_statistics(self.observation_normalizer.frozen())
+
+    def _adapt_minibatch_size(self, sequences: Sequences) -> None:
+        if self.config.adaptive_minibatch is not None:
+            size = self.minibatch_size or max(1, int(sequences.valid_counts.sum()) // self.config.num_minibatches)
+            self.minibatch_size = adapted_minibatch_size(self, sequences, size, self.config.adaptive_minibatch)
+
+    def _set_lr(self, lr: float) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+
+
+EMPTY_METRICS = (
+    *("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clipfrac", "grad_norm", "ratio_error"),
+    *("explained_variance", "epochs", "lr"),
+)
+
+
+def make_optimizer(parameters: list[nn.Parameter], config: PPOConfig) -> torch.optim.Optimizer:
+    """Build Adam or AdamW, in its fused form."""
+    if not parameters:
+        raise PolicyError("The policy has no parameters to learn. Pass a network whose parameters require gradients.")
+    kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+    return kinds[config.optimizer](
+        parameters, lr=config.lr, eps=config.adam_eps, weight_decay=config.weight_decay, fused=True
+    )
+
+
+@torch.no_grad()
+def clip_gradients(parameters: list[nn.Parameter], max_norm: float) -> Tensor:
+    """Scale all gradients so that their common length is at most `max_norm`; return the length before."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    length = torch.stack(torch._foreach_norm(gradients)).norm()  # noqa: SLF001 - what clip_grad_norm_ itself calls
+    if math.isfinite(max_norm):
+        torch._foreach_mul_(gradients, (max_norm / (length + 1e-6)).clamp(max=1.0))  # noqa: SLF001
+    return length
+
+
+def _joined(name: str, so_far: Tensor | None, value: Tensor) -> Tensor:
+    """Add up pieces of means; the worst ratio stays the worst."""
+    if so_far is None:
+        return value
+    return torch.maximum(so_far, value) if name == "ratio_error" else so_far + value
+
+
+def _means(measured: list[Metrics]) -> dict[str, float]:
+    """Bring everything to the host in one transfer: means over all minibatches, the ratio's error of the first."""
+    names = list(measured[0])
+    table = torch.stack([torch.stack([metrics[name] for name in names]) for metrics in measured]).double()
+    means = dict(zip(names, table.mean(0).tolist(), strict=True))
+    return means | {"ratio_error": float(table[0, names.index("ratio_error")])}
+
+
+def _device_of(policy: nn.Module) -> torch.device:
+    parameter = next(policy.parameters(), None)
+    return parameter.device if parameter is not None else torch.device("cpu")

@@ -1,0 +1,1 @@
+"""Policies: encoders, memory, distributions, and the default actor-critic made of them."""

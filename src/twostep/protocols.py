@@ -1,0 +1,142 @@
+"""The architecture on one page: what a policy and an environment are to everything else.
+
+Shapes are time first, rows second: `[T, B, ...]`. A row is one agent slot of one environment. Trees (`twostep.tree`)
+are dicts or tuples of arrays or tensors; every leaf carries the leading dimensions named here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+
+from twostep.tree import Tree
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Distribution(Protocol):
+    """What a policy says about the next action, for any leading shape."""
+
+    def sample(self, generator: torch.Generator | None = None) -> Tree:
+        """Draw actions as the policy means them, before any squashing or clipping."""
+        ...
+
+    def mode(self) -> Tree:
+        """Return the most likely actions."""
+        ...
+
+    def log_prob(self, actions: Tree) -> torch.Tensor:
+        """Return the log-probability of whole actions: one number per row."""
+        ...
+
+    def entropy(self) -> torch.Tensor:
+        """Return the entropy of whole actions: one number per row."""
+        ...
+
+
+class PolicyOutput(NamedTuple):
+    """One call of a policy over `[T, B]` observations."""
+
+    distribution: Distribution
+    values: torch.Tensor
+    """`[T, B]`, in raw reward units."""
+    state: Tree
+    """Memory after the last step, each leaf `[B, ...]`; `()` without memory."""
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """One function, called with one step while acting and with whole sequences while learning."""
+
+    def __call__(self, obs: Tree, state: Tree, episode_starts: torch.Tensor, **conditions: Any) -> PolicyOutput:
+        """Map observations `[T, B, ...]` and the memory before them to distributions and values.
+
+        Memory is forgotten wherever `episode_starts` (`[T, B]`, bool) says that an observation is its episode's first.
+        `conditions` holds what else the rollout stored: `action_masks`, `context`, each only where present.
+        """
+        ...
+
+    def initial_state(self, batch: int) -> Tree:
+        """Return the memory of `batch` rows that have seen nothing."""
+        ...
+
+    def to_env(self, actions: Tree) -> Tree:
+        """Turn sampled actions into what the environment takes: squashed, scaled, clipped."""
+        ...
+
+
+@dataclass(slots=True)
+class Step:
+    """What an environment says after a reset or a step. Leaves are numpy arrays (or tensors on the env's device).
+
+    Arrays may be the environment's own memory, overwritten by its next step: whoever keeps one copies it.
+    """
+
+    obs: Tree
+    """`[B, ...]`: what to act on next; already the first observation of the next episode where one ended."""
+    episode_starts: Any
+    """`[B]` bool: `obs` is the first of its episode."""
+    rewards: Any = None
+    """`[B]` float32, of the action just taken; None after a reset."""
+    terminated: Any = None
+    """`[B]` bool: the action ended the episode."""
+    truncated: Any = None
+    """`[B]` bool: the episode was only cut here."""
+    valid: Any = None
+    """`[B]` bool, or None for all: False where the action was ignored (a phantom step, an agent that is gone)."""
+    final_rows: Any = None
+    """`[M]` int: rows whose episode ended in this step and whose `obs` is already the next episode's; None for none."""
+    final_obs: Tree = None
+    """`[M, ...]`: the observation that the action of each such row truly led to."""
+    action_masks: Tree = None
+    """`[B, n]` bool: which of the next actions are allowed; None where every action always is."""
+    infos: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """For rows whose episode ended: the environment's own last info."""
+
+
+class VectorEnv(Protocol):
+    """Many environments stepped as one. `vector/` and `collect/tensors.py` adapt every other kind to this."""
+
+    num_rows: int
+    observation_space: Any
+    """The Gymnasium space of one row."""
+    action_space: Any
+    """The Gymnasium space of one row."""
+
+    def reset(self, seed: int | None = None) -> Step:
+        """Start every row anew; a seed makes all that follows repeatable."""
+        ...
+
+    def step(self, actions: Tree) -> Step:
+        """Take one action per row, `[B, ...]`."""
+        ...
+
+    def close(self) -> None:
+        """Free everything; harmless when called twice."""
+        ...
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """Anything that a checkpoint must hold."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return plain containers, numbers, strings and tensors."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue exactly where `state_dict` was taken."""
+        ...
+
+
+class Sink(Protocol):
+    """Somewhere metrics go."""
+
+    def log(self, metrics: dict[str, float], step: int) -> None:
+        """Write one row."""
+        ...
+
+    def close(self) -> None:
+        """Write what is left; harmless when called twice."""
+        ...

@@ -1,0 +1,7 @@
+"""What a run tells: rows of metrics to files and services, a live display, a picture of the learning curve."""
+
+from twostep.stats.logger import StatsLogger
+from twostep.stats.plots import plot_learning_curve
+from twostep.stats.sinks import CsvSink, JsonLinesSink, TensorBoardSink
+
+__all__ = ["CsvSink", "JsonLinesSink", "StatsLogger", "TensorBoardSink", "plot_learning_curve"]

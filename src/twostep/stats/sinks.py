@@ -1,0 +1,155 @@
+"""Where rows of metrics go: JSON lines (the truth about a run), CSV, TensorBoard."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import json
+import math
+import os
+import time
+import warnings
+from pathlib import Path
+from typing import Any, cast
+
+from twostep.errors import ConfigError
+
+
+class JsonLinesSink:
+    """One JSON object per line: `step`, `time` (seconds since the epoch) and the metrics; what is not finite is null.
+
+    Each row is on its way to the disk when `log` returns, so a killed run loses no finished row, and a row it tore is
+    removed when the file is opened again. With `resume_step`, rows after that step are removed too: the resumed run
+    writes them anew.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, resume_step: int | None = None) -> None:
+        self.path = Path(path)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        _keep_whole_rows(self.path, resume_step)
+        self._file: int | None = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+    def log(self, metrics: dict[str, float], step: int) -> None:
+        """Append one row."""
+        if self._file is None:
+            raise ConfigError(f"{self.path} was closed: make a new JsonLinesSink to write more.")
+        row = {"step": step, "time": round(time.time(), 3)} | {name: finite(value) for name, value in metrics.items()}
+        content = json.dumps(row, allow_nan=False).encode() + b"\n"
+        start = os.fstat(self._file).st_size
+        if os.write(self._file, content) != len(content):
+            os.ftruncate(self._file, start)
+            raise OSError(f"no room for {self.path}")
+
+    def close(self) -> None:
+        """Close the file; harmless when called twice."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+class CsvSink:
+    """One line per row, for spreadsheets; what is not finite is left empty.
+
+    Columns are those of the first row. A metric that appears later rewrites the file once, with its column added.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.columns: list[str] = []
+        if self.path.exists():
+            _remove_torn_row(self.path)
+            with open(self.path, newline="", encoding="utf-8") as file:
+                self.columns = next(csv.reader(file), [])
+
+    def log(self, metrics: dict[str, float], step: int) -> None:
+        """Append one row."""
+        row: dict[str, Any] = {"step": step} | {name: finite(value) for name, value in metrics.items()}
+        new = [name for name in row if name not in self.columns]
+        if new:
+            self._widen(new)
+        with open(self.path, "a", newline="", encoding="utf-8") as file:
+            csv.DictWriter(file, self.columns, restval="").writerow(row)
+
+    def close(self) -> None:
+        """Do nothing: the file is open only while a row is written."""
+
+    def _widen(self, new: list[str]) -> None:
+        rows: list[dict[str, str]] = []
+        if self.path.exists():
+            with open(self.path, newline="", encoding="utf-8") as file:
+                rows = list(csv.DictReader(file))
+        self.columns += new
+        beside = self.path.with_name(f"{self.path.name}.partial")
+        with open(beside, "w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, self.columns, restval="")
+            writer.writeheader()
+            writer.writerows(rows)
+        os.replace(beside, self.path)
+
+
+class TensorBoardSink:
+    """Scalars for TensorBoard, each under `prefix`; TensorBoard is needed from the first row on, not before."""
+
+    def __init__(self, folder: str | os.PathLike[str], prefix: str = "train/") -> None:
+        self.folder, self.prefix = Path(folder), prefix
+        self._writer: Any = None
+
+    def log(self, metrics: dict[str, float], step: int) -> None:
+        """Write every finite metric."""
+        if self._writer is None:
+            self._writer = _summary_writer(self.folder)
+        for name, value in metrics.items():
+            if finite(value) is not None:
+                self._writer.add_scalar(f"{self.prefix}{name}", value, step)
+
+    def close(self) -> None:
+        """Write what is left; harmless when called twice."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+
+def finite(value: Any) -> float | int | None:
+    """Return a plain number, or None for what JSON cannot say."""
+    number = value if isinstance(value, int) else float(value)
+    return number if math.isfinite(number) else None
+
+
+def read_rows(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """Read JSON lines, leaving out a last row that is torn."""
+    lines = Path(path).read_bytes().split(b"\n")[:-1]
+    return [cast("dict[str, Any]", json.loads(line)) for line in lines]
+
+
+def _keep_whole_rows(path: Path, resume_step: int | None) -> None:
+    if not path.exists():
+        return
+    _remove_torn_row(path)
+    if resume_step is None:
+        return
+    rows = read_rows(path)
+    kept = [row for row in rows if row["step"] <= resume_step]
+    if len(kept) < len(rows):
+        beside = path.with_name(f"{path.name}.partial")
+        beside.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+        os.replace(beside, path)
+
+
+def _remove_torn_row(path: Path) -> None:
+    content = path.read_bytes()
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        os.truncate(path, whole)
+
+
+def _summary_writer(folder: Path) -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # TensorBoard's own dependencies warn about each other on import
+            module = importlib.import_module("torch.utils.tensorboard")
+    except ImportError as error:
+        raise ConfigError(
+            "TensorBoard is not installed: pip install tensorboard, or logging.tensorboard=false."
+        ) from error
+    return module.SummaryWriter(str(folder))

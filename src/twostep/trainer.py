@@ -1,0 +1,334 @@
+"""The trainer: collect, learn, and both in turn. Every phase can be called alone, and overridden alone."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from twostep.checkpoint import generator_state, load_state, restore_generator, save_state
+from twostep.collect.collector import RolloutCollector
+from twostep.collect.environments import adapted
+from twostep.config import TrainingConfig, janus, resolve_ppo_settings
+from twostep.errors import ConfigError, EnvError
+from twostep.learn.losses import ppo_loss
+from twostep.learn.ppo import CustomLoss, PPOOptimizer
+from twostep.learn.settings import PPOConfig
+from twostep.policies.adapters import as_policy
+from twostep.protocols import Sink
+from twostep.rollout import RolloutBuffer
+from twostep.runtime import keep_freed_memory
+from twostep.stats import StatsLogger
+from twostep.tree import Tree
+
+Callback = Callable[["PPOTrainer", dict[str, float]], Any]
+"""`fn(trainer, metrics)` after every update; returning False stops the training."""
+
+RECENT_EPISODES = 100
+
+
+class PPOTrainer:
+    """Proximal Policy Optimization in two steps.
+
+    >>> trainer = PPOTrainer(policy, env)
+    >>> data = trainer.collect_rollouts(n_steps=1000)     # no learning
+    >>> metrics = trainer.learn(data)                     # no environment
+    >>> history = trainer.train(total_timesteps=100_000)  # both in turn
+    """
+
+    def __init__(
+        self,
+        policy: Any,
+        env: Any = None,
+        config: Any = None,
+        *,
+        device: torch.device | str | None = None,
+        run_dir: str | Path | None = None,
+        seed: int | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        custom_losses: Sequence[CustomLoss] = (),
+        **settings: Any,
+    ) -> None:
+        """Take a policy and an environment, or, as `PPOTrainer(policy, config, device)`, settings in their place.
+
+        `settings` are fields of `PPOConfig` by any of their names. Without a config they change the defaults for a
+        single environment: rollouts of 2048 steps, 10 epochs, minibatches of 64.
+        """
+        if isinstance(env, PPOConfig):
+            env, config, device = None, env, device if device is not None else config
+        self.config: PPOConfig = replace(config or janus(), **resolve_ppo_settings(settings))
+        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.env = env
+        self.run_dir = Path(run_dir) if run_dir is not None else None
+        self.seed = seed
+        seeds = np.random.SeedSequence(seed).spawn(3)
+        self._env_seed, self._action_seed, order_seed = (int(part.generate_state(1)[0]) for part in seeds)
+        action_space = getattr(env, "single_action_space", None) or getattr(env, "action_space", None)
+        self.policy = as_policy(policy, action_space).to(self.device)
+        self.learner = PPOOptimizer(self.policy, optimizer, self.device, self.config, seed=order_seed)
+        self.custom_losses = tuple(custom_losses)
+        self.total_timesteps = 0
+        self.n_updates = 0
+        self.n_episodes = 0
+        self.episode_rewards: deque[float] = deque(maxlen=RECENT_EPISODES)
+        self.episode_lengths: deque[int] = deque(maxlen=RECENT_EPISODES)
+        self.interrupted = False
+        self._collectors: dict[int, RolloutCollector] = {}
+
+    @classmethod
+    def from_config(
+        cls, config: Mapping[str, Any] | str | Path | TrainingConfig, env: Any, policy: Any, device: Any = None
+    ) -> PPOTrainer:
+        """Take the settings from a nested dict, a YAML file or a `TrainingConfig`."""
+        if isinstance(config, (str, Path)):
+            config = TrainingConfig.from_yaml(config)
+        elif not isinstance(config, TrainingConfig):
+            config = TrainingConfig.from_dict(config)
+        return cls(policy, env, config.ppo, device=device, seed=config.seed)
+
+    @property
+    def model(self) -> Any:
+        """The policy, by its other name."""
+        return self.policy
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer of the policy's parameters."""
+        return self.learner.optimizer
+
+    @property
+    def return_normalizer(self) -> Any:
+        """The running deviation of returns, in use where `config.normalize_returns`."""
+        return self.learner.return_normalizer
+
+    # ------------------------------------------------------------------ phase one: collect
+
+    def collect_rollouts(self, n_steps: int, **context: Tensor) -> dict[str, Any]:
+        """Act for `n_steps` per row without learning, and return everything as a dict of tensors.
+
+        `context` is handed to the policy by keyword and kept with the data, so that `learn` sees it too.
+        """
+        rollout = self._collect(self._collector(self.env), n_steps, context)
+        rollout.compute_gae(gamma=self.config.gamma, gae_lambda=self.config.gae_lambda)
+        return rollout.to_dict()
+
+    def collect_rollout(
+        self, env: Any = None, agent_ids: Sequence[str] | None = None, state: Tree = None
+    ) -> RolloutBuffer | tuple[RolloutBuffer, Tree]:
+        """Act for `config.rollout_steps` and return the rollout.
+
+        Memory is carried on by the trainer; whoever passes `state` gets the rollout and the memory after it.
+        """
+        collector = self._collector(env if env is not None else self.env)
+        rows = collector.vecenv.num_rows
+        if agent_ids is not None and rows % max(1, len(agent_ids)):
+            raise EnvError(
+                f"agent_ids names {len(agent_ids)} agents, but the environment has {rows} rows, which is no multiple. "
+                "Name the agents that the policy controls in each environment."
+            )
+        if state is None:
+            return self._collect(collector, self.config.rollout_steps, {})
+        collector.set_memory(state)
+        rollout = self._collect(collector, self.config.rollout_steps, {})
+        return rollout, collector.memory()
+
+    def _collect(self, collector: RolloutCollector, n_steps: int, context: Mapping[str, Tensor]) -> RolloutBuffer:
+        try:
+            rollout = collector.rollout(n_steps, context)
+        except BaseException:
+            collector.reset()
+            raise
+        self.total_timesteps += int(rollout.valid.sum())
+        self.n_episodes += len(rollout.episodes)
+        self.episode_rewards.extend(episode.ret for episode in rollout.episodes)
+        self.episode_lengths.extend(episode.length for episode in rollout.episodes)
+        return rollout
+
+    def _collector(self, env: Any) -> RolloutCollector:
+        """Return the collector of an environment, which knows where its episodes stand."""
+        if env is None:
+            raise EnvError("This trainer has no environment to collect from. Pass env= to PPOTrainer or to this call.")
+        if id(env) not in self._collectors:
+            self._collectors[id(env)] = RolloutCollector(
+                adapted(env),
+                self.policy,
+                device=self.device,
+                bptt_length=self.config.bptt_length,
+                seed=self._action_seed,
+                env_seed=self._env_seed if self.seed is not None else None,
+            )
+        return self._collectors[id(env)]
+
+    # ------------------------------------------------------------------ phase two: learn
+
+    def learn(self, rollout_data: Mapping[str, Any] | RolloutBuffer, recompute: bool = False) -> dict[str, float]:
+        """Learn from a rollout, however old and wherever collected, without touching an environment.
+
+        The data are not changed. `recompute` values them anew with the present critic, for data collected long ago.
+        """
+        buffer = rollout_data
+        if not isinstance(buffer, RolloutBuffer):
+            buffer = RolloutBuffer.from_dict(buffer)
+        if recompute:
+            buffer = self.learner.revalued(buffer)
+        metrics = self.learner.update(buffer, self.custom_losses)
+        self.n_updates += not math.isnan(metrics["loss"])
+        return metrics
+
+    def update(self, buffer: RolloutBuffer, init_state: Tree = None) -> dict[str, float]:
+        """Learn from a rollout buffer; its memory is stored in it, so `init_state` is not needed.
+
+        Metrics carry both names of the two losses: `policy_loss` and `pg_loss`, `value_loss` and `vf_loss`.
+        """
+        metrics = self.learn(buffer)
+        return metrics | {"pg_loss": metrics["policy_loss"], "vf_loss": metrics["value_loss"]}
+
+    def _compute_losses(
+        self, buffer: RolloutBuffer, new_logprobs: Tensor, new_values: Tensor, new_entropies: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss on a whole rollout for given new log-probabilities, values and entropies, all `[T, B]`."""
+        if buffer.advantages is None or buffer.returns is None:
+            buffer.compute_gae(gamma=self.config.gamma, gae_lambda=self.config.gae_lambda)
+        assert buffer.advantages is not None and buffer.returns is not None
+        loss, metrics = ppo_loss(
+            new_logprobs,
+            new_values,
+            new_entropies,
+            old_logprobs=buffer.logprobs,
+            old_values=buffer.values,
+            advantages=buffer.advantages,
+            returns=buffer.returns,
+            config=self.config,
+            valid=None if bool(buffer.valid.all()) else buffer.valid,
+            count=int(buffer.valid.sum()),
+        )
+        names = {"policy_loss": "pg_loss", "value_loss": "vf_loss"}
+        return loss, {names.get(name, name): value for name, value in metrics.items()}
+
+    # ------------------------------------------------------------------ both in turn
+
+    def train(
+        self,
+        total_timesteps: int,
+        rollout_length: int | None = None,
+        log_interval: int = 1,
+        save_interval: int | None = None,
+        callback: Callback | None = None,
+        sinks: Iterable[Sink] = (),
+        **settings: Any,
+    ) -> dict[str, list[float]]:
+        """Collect and learn in turn until the counter `self.total_timesteps` reaches `total_timesteps`.
+
+        Returns what was measured, a list per metric with an entry every `log_interval` updates. `settings` are tensors
+        that condition the policy, or fields of `PPOConfig` for this and later calls. Ctrl-C stops between two steps and
+        keeps everything learned so far; `interrupted` tells.
+        """
+        context = {name: value for name, value in settings.items() if isinstance(value, Tensor)}
+        named = {name: value for name, value in settings.items() if value is not None and name not in context}
+        if named:
+            self._change(**named)
+        keep_freed_memory()
+        length = rollout_length or self.config.rollout_steps
+        history: dict[str, list[float]] = {}
+        logger = StatsLogger(sinks)
+        self.interrupted = False
+        try:
+            while self.total_timesteps < total_timesteps:
+                metrics = self._iterate(length, total_timesteps, context)
+                if self.n_updates % max(1, log_interval) == 0 or self.total_timesteps >= total_timesteps:
+                    logger.log(metrics, self.total_timesteps)
+                    _append(history, metrics)
+                if save_interval and self.n_updates % save_interval == 0:
+                    self.save_checkpoint()
+                if callback is not None and callback(self, metrics) is False:
+                    break
+        except KeyboardInterrupt:
+            self.interrupted = True
+        finally:
+            logger.close()
+        return history
+
+    def _iterate(self, length: int, total_timesteps: int, context: Mapping[str, Tensor]) -> dict[str, float]:
+        """Collect once, learn once, and tell what happened."""
+        self.learner.set_progress(self.total_timesteps / total_timesteps)
+        before = self.total_timesteps
+        started = time.perf_counter()
+        data = self.collect_rollouts(length, **context)
+        collected = time.perf_counter()
+        metrics = self.learn(data)
+        learned = time.perf_counter()
+        return metrics | {
+            "mean_reward": _mean(self.episode_rewards),
+            "mean_length": _mean(self.episode_lengths),
+            "timesteps": float(self.total_timesteps),
+            "updates": float(self.n_updates),
+            "episodes": float(self.n_episodes),
+            "collect_time": collected - started,
+            "learn_time": learned - collected,
+            "steps_per_second": (self.total_timesteps - before) / (learned - started),
+        }
+
+    def _change(self, **settings: Any) -> None:
+        """Take new settings between two updates."""
+        changed = resolve_ppo_settings(settings)
+        for name in ("optimizer", "precision", "compile"):
+            if changed.get(name, getattr(self.config, name)) != getattr(self.config, name):
+                raise ConfigError(f"{name} cannot change once the trainer exists. Pass it to PPOTrainer.")
+        self.config = replace(self.config, **changed)
+        self.learner.reconfigure(self.config)
+
+    # ------------------------------------------------------------------ keeping
+
+    def save_checkpoint(self, path: str | Path | None = None) -> Path:
+        """Write everything needed to go on: weights, optimizer, normalisers, counters, random states, settings."""
+        if path is None:
+            if self.run_dir is None:
+                raise ConfigError("There is nowhere to save: pass run_dir= to PPOTrainer or a path to save_checkpoint.")
+            path = self.run_dir / "checkpoints" / f"step_{self.total_timesteps:012d}"
+        state = {
+            "policy_state_dict": self.policy.state_dict(),
+            **self.learner.state_dict(),
+            "total_timesteps": self.total_timesteps,
+            "n_updates": self.n_updates,
+            "episodes": self.n_episodes,
+            "episode_rewards": list(self.episode_rewards),
+            "episode_lengths": list(self.episode_lengths),
+            "config": asdict(self.config),
+            "rng": {"collect": [generator_state(c.generator) for c in self._collectors.values()]},
+        }
+        return save_state(Path(path), state)
+
+    def load_checkpoint(self, path: str | Path) -> None:
+        """Go on from a checkpoint: the same weights, optimizer, normalisers, counters and random states.
+
+        Environments start anew.
+        """
+        state, _ = load_state(Path(path))
+        self.policy.load_state_dict(state["policy_state_dict"])
+        self.learner.load_state_dict(state)
+        self.total_timesteps, self.n_updates = state["total_timesteps"], state["n_updates"]
+        self.n_episodes = state["episodes"]
+        self.episode_rewards.extend(state["episode_rewards"])
+        self.episode_lengths.extend(state["episode_lengths"])
+        if self.env is not None and state["rng"]["collect"]:
+            collector = self._collector(self.env)
+            collector.reset()
+            restore_generator(collector.generator, state["rng"]["collect"][0])
+
+
+def _append(history: dict[str, list[float]], metrics: Mapping[str, float]) -> None:
+    for name, value in metrics.items():
+        history.setdefault(name, []).append(value)
+
+
+def _mean(numbers: Iterable[float]) -> float:
+    values = list(numbers)
+    return sum(values) / len(values) if values else math.nan

@@ -1,0 +1,199 @@
+"""Environments from a name, a path, a function or an object."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import gymnasium as gym
+
+from twostep.errors import EnvError
+from twostep.protocols import VectorEnv
+from twostep.vector.atari import atari_spec, make_atari
+from twostep.vector.gym_vector import GymVectorAdapter
+from twostep.vector.missing import did_you_mean, explained, import_or_explain
+from twostep.vector.serial import SerialVectorEnv
+from twostep.vector.spaces import row_seeds
+
+Vectorization = Literal["serial", "sync", "async", "vector_entry_point"]
+_VECTORIZATIONS = ("serial", "sync", "async", "vector_entry_point")
+_ACCEPTED = (
+    "a gymnasium.Env (or anything with reset, step, observation_space and action_space), a gymnasium.vector.VectorEnv, "
+    "or an object that follows twostep.protocols.VectorEnv"
+)
+
+
+def make_env(
+    spec: Any,
+    num_envs: int = 1,
+    seed: int | None = None,
+    *,
+    vectorization: Vectorization = "serial",
+    wrappers: Sequence[Callable[[Any], Any]] = (),
+    **env_kwargs: Any,
+) -> VectorEnv:
+    """Make `num_envs` environments that step as one.
+
+    Args:
+        spec: A Gymnasium id; `"envpool:Id"`; `"module:function"`, which is called once per environment; such a
+            function or class itself; or an environment object. Atari ids give ALE's own vector with the usual
+            preprocessing (`twostep.vector.atari`).
+        num_envs: Number of environments.
+        seed: What the first `reset` without a seed uses.
+        vectorization: How a Gymnasium id or a function becomes a vector: in this process (the fastest way for small
+            environments), by Gymnasium's SyncVectorEnv or AsyncVectorEnv, or by the vector that the id itself brings.
+        wrappers: Applied in this order to every single environment.
+        **env_kwargs: Arguments of each environment.
+    """
+    if num_envs < 1:
+        raise EnvError(f"num_envs={num_envs}, but must be 1 or more. Use num_envs=1 for a single environment.")
+    if vectorization not in _VECTORIZATIONS:
+        raise EnvError(
+            f"vectorization={vectorization!r}, but must be one of {', '.join(_VECTORIZATIONS)}. "
+            f"'serial' is right for most environments."
+        )
+    wish = _Wish(num_envs, seed, vectorization, tuple(wrappers), env_kwargs)
+    if isinstance(spec, str):
+        env, name = _from_name(spec, wish), spec
+    elif isinstance(spec, type) or (callable(spec) and not hasattr(spec, "step")):
+        env, name = _from_function(spec, wish), getattr(spec, "__name__", type(spec).__name__)
+    else:
+        env, name = _from_object(spec, wish), type(getattr(spec, "unwrapped", spec)).__name__
+    if isinstance(env, (SerialVectorEnv, GymVectorAdapter)):
+        env.spec_name = name
+    return env
+
+
+def as_env(obj: Any, seed: int | None = None) -> VectorEnv:
+    """Return `obj` as a `VectorEnv`, wrapped only where it is not one already."""
+    if isinstance(obj, gym.vector.VectorEnv):
+        return GymVectorAdapter(obj, seed)
+    if not isinstance(obj, type) and hasattr(obj, "reset") and hasattr(obj, "step"):
+        if hasattr(obj, "num_rows"):
+            return obj
+        if isinstance(obj, gym.Env) or (hasattr(obj, "action_space") and not hasattr(obj, "num_envs")):
+            return SerialVectorEnv([obj], seed)
+    raise EnvError(
+        f"{obj!r} is of type {type(obj).__module__}.{type(obj).__name__}, which is not an environment twostep knows. "
+        f"Pass {_ACCEPTED}; ids and functions go to make_env, tensor simulators to twostep.collect.tensors.TensorEnv."
+    )
+
+
+@dataclass(frozen=True)
+class _Wish:
+    """What was asked for beside the environment itself."""
+
+    num_envs: int
+    seed: int | None
+    vectorization: Vectorization
+    wrappers: tuple[Callable[[Any], Any], ...]
+    env_kwargs: dict[str, Any]
+
+
+def _from_name(spec: str, wish: _Wish) -> VectorEnv:
+    module_name, _, name = spec.rpartition(":")
+    if module_name == "envpool":
+        return _from_envpool(name, wish)
+    if module_name:
+        module = import_or_explain(module_name, spec)
+        if hasattr(module, name):
+            return _from_function(getattr(module, name), wish)
+    atari = atari_spec(name)
+    if atari is not None:
+        if wish.wrappers or wish.vectorization in ("sync", "async"):
+            raise EnvError(
+                f"{spec} runs in ALE's own vector, which takes no wrappers and no vectorization='sync' or 'async'. "
+                f"Pass a function that makes and wraps a single Atari environment instead of the id."
+            )
+        return GymVectorAdapter(make_atari(atari, wish.num_envs, wish.env_kwargs), wish.seed)
+    env_spec = _registered(name, spec)
+    if wish.vectorization == "vector_entry_point":
+        return _from_vector_entry_point(env_spec, wish)
+    # The adapters keep the order of calls and look at the environment themselves, once.
+    env_spec.order_enforce = False
+
+    def make_one(**env_kwargs: Any) -> Any:
+        with explained(spec):
+            return gym.make(env_spec, disable_env_checker=True, **env_kwargs)
+
+    return _from_function(make_one, wish)
+
+
+def _from_vector_entry_point(env_spec: Any, wish: _Wish) -> VectorEnv:
+    if env_spec.vector_entry_point is None or wish.wrappers:
+        found = "wrappers were given" if wish.wrappers else "it has none"
+        raise EnvError(
+            f"{env_spec.id} cannot use vectorization='vector_entry_point': {found}, but the id must bring a vector of "
+            f"its own and takes no wrappers. Use vectorization='serial'."
+        )
+    with explained(env_spec.id):
+        vector = gym.make_vec(env_spec, wish.num_envs, vectorization_mode="vector_entry_point", **wish.env_kwargs)
+    return GymVectorAdapter(vector, wish.seed)
+
+
+def _from_function(function: Callable[..., Any], wish: _Wish) -> VectorEnv:
+    def make_one() -> Any:
+        env = function(**wish.env_kwargs)
+        for wrapper in wish.wrappers:
+            env = wrapper(env)
+        return env
+
+    if wish.vectorization == "sync":
+        return GymVectorAdapter(gym.vector.SyncVectorEnv([make_one] * wish.num_envs, copy=False), wish.seed)
+    if wish.vectorization == "async":
+        return GymVectorAdapter(gym.vector.AsyncVectorEnv([make_one] * wish.num_envs), wish.seed)
+    if wish.vectorization == "vector_entry_point":
+        raise EnvError("vectorization='vector_entry_point' is for Gymnasium ids. Pass an id, or use 'serial'.")
+    first = make_one()
+    if isinstance(first, gym.vector.VectorEnv) or hasattr(first, "num_rows"):
+        return _require_num_rows(as_env(first, wish.seed), wish.num_envs)
+    return SerialVectorEnv([first, *[make_one] * (wish.num_envs - 1)], wish.seed)
+
+
+def _from_object(obj: Any, wish: _Wish) -> VectorEnv:
+    if wish.env_kwargs:
+        raise EnvError(
+            f"The arguments {sorted(wish.env_kwargs)} came with an environment that is made already, and cannot reach "
+            f"it. Pass a function or an id instead of the object."
+        )
+    for wrapper in wish.wrappers:
+        obj = wrapper(obj)
+    return _require_num_rows(as_env(obj, wish.seed), wish.num_envs)
+
+
+def _require_num_rows(env: VectorEnv, num_envs: int) -> VectorEnv:
+    if num_envs in (1, env.num_rows):
+        return env
+    raise EnvError(
+        f"num_envs={num_envs}, but the environment object has {env.num_rows} rows and cannot be multiplied. "
+        f"Pass a function that makes one environment, or leave num_envs out."
+    )
+
+
+def _from_envpool(name: str, wish: _Wish) -> VectorEnv:
+    if wish.wrappers:
+        raise EnvError(f"envpool:{name} takes no wrappers: EnvPool has no single environments. Leave wrappers out.")
+    envpool = import_or_explain("envpool", f"envpool:{name}", "pip install envpool")
+    known: list[str] = envpool.list_all_envs()
+    if name not in known:
+        raise EnvError(f"EnvPool has no environment {name!r}.{did_you_mean(name, known)}")
+    settings = dict(wish.env_kwargs)
+    if wish.seed is not None:
+        settings.setdefault("seed", row_seeds(wish.seed, wish.num_envs))
+    with explained(f"envpool:{name}"):
+        env = envpool.make_gymnasium(name, num_envs=wish.num_envs, **settings)
+    return GymVectorAdapter(env)
+
+
+def _registered(name: str, spec: str) -> Any:
+    """Return a copy of the registered spec, so that a change stays ours."""
+    if name in gym.registry:
+        return copy.deepcopy(gym.registry[name])
+    try:
+        return copy.deepcopy(gym.spec(name))
+    except gym.error.Error as error:
+        raise EnvError(
+            f"There is no environment {spec!r}: {' '.join(str(error).split())}{did_you_mean(name, list(gym.registry))}"
+        ) from error

@@ -1,0 +1,127 @@
+"""Action masks: where environments say them, and the memory they are read into."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from twostep.errors import EnvError
+from twostep.tree import Tree
+from twostep.vector.spaces import parts_of
+
+MASK_KEY = "action_mask"
+_MASKABLE = "Discrete, MultiDiscrete (its parts joined into one row), MultiBinary, and Dict or Tuple of these"
+
+
+def mask_memory(space: spaces.Space[Any], num_rows: int) -> Tree:
+    """Allocate the mask of every row, all allowed: `[B, n]` per maskable leaf, None where nothing can be masked."""
+    if isinstance(space, spaces.Dict):
+        return {key: mask_memory(space.spaces[key], num_rows) for key in sorted(space.spaces)}
+    if isinstance(space, spaces.Tuple):
+        return tuple(mask_memory(part, num_rows) for part in space.spaces)
+    length = sum(choice_counts(space)) or _binary_length(space)
+    return np.ones((num_rows, length), dtype=np.bool_) if length else None
+
+
+def choice_counts(space: spaces.Space[Any]) -> list[int]:
+    """List how many choices each categorical part of an action has; empty for other spaces."""
+    if isinstance(space, spaces.Discrete):
+        return [int(space.n)]
+    if isinstance(space, spaces.MultiDiscrete):
+        return [int(count) for count in space.nvec.ravel()]
+    return []
+
+
+def _binary_length(space: spaces.Space[Any]) -> int:
+    return int(np.prod(space.shape)) if isinstance(space, spaces.MultiBinary) else 0
+
+
+def write_mask(space: spaces.Space[Any], memory: Tree, row: int, mask: Any, where: str) -> None:
+    """Copy one environment's mask into its row, and refuse masks of a wrong form or without any allowed action."""
+    if isinstance(space, (spaces.Dict, spaces.Tuple)):
+        for key, part in parts_of(space):
+            if memory[key] is not None:
+                write_mask(part, memory[key], row, mask[key], f"{where}[{key!r}]")
+        return
+    if memory is None:
+        raise EnvError(
+            f"{where}: a mask came for {space}, where no action can be masked. "
+            f"Masks are for {_MASKABLE}; leave the mask out."
+        )
+    array = np.asarray(mask)
+    if array.size != memory.shape[1] or array.dtype.kind not in "biu":
+        raise EnvError(
+            f"{where}: the mask has shape {list(array.shape)} and dtype {array.dtype}, but {space} needs "
+            f"{memory.shape[1]} booleans. Return np.ndarray of shape ({memory.shape[1]},), True for allowed actions."
+        )
+    memory[row] = array.ravel()
+    require_allowed(space, memory[row], where)
+
+
+def require_allowed(space: spaces.Space[Any], mask: np.ndarray[Any, Any], where: str) -> None:
+    """Refuse a row's mask that leaves some part of the action without any choice."""
+    if mask.all():
+        return
+    start = 0
+    for part, count in enumerate(choice_counts(space)):
+        if not mask[start : start + count].any():
+            which = f"part {part} of {space}" if isinstance(space, spaces.MultiDiscrete) else str(space)
+            raise EnvError(
+                f"{where}: the mask forbids all {count} actions of {which}. At least one must be allowed; "
+                f"end the episode (terminated=True) when nothing can be done."
+            )
+        start += count
+
+
+class MaskReader:
+    """Reads the masks of all rows after every reset and step into one memory."""
+
+    def __init__(self, space: spaces.Space[Any], num_rows: int, masks_of: Callable[[], list[Any]]) -> None:
+        self._space = space
+        self._masks_of = masks_of
+        self._memory = mask_memory(space, num_rows)
+
+    def read(self, where: str) -> Tree:
+        """Return the masks of the next actions; `where` opens the message when one is wrong."""
+        for row, mask in enumerate(self._masks_of()):
+            write_mask(self._space, self._memory, row, mask, f"env {row}, {where}")
+        return self._memory
+
+
+def mask_reader(
+    envs: Sequence[Any], action_space: spaces.Space[Any], obs: Tree, infos: list[dict[str, Any]]
+) -> MaskReader | None:
+    """Find where the environments keep their masks: the first reset's info, a method, or the observation.
+
+    `infos` is read anew on every call: the caller replaces its items in place.
+    """
+    masks_of = _mask_source(envs, obs, infos)
+    return None if masks_of is None else MaskReader(action_space, len(envs), masks_of)
+
+
+def _mask_source(envs: Sequence[Any], obs: Tree, infos: list[dict[str, Any]]) -> Callable[[], list[Any]] | None:
+    if MASK_KEY in infos[0]:
+        return lambda: [_mask_of(info, row) for row, info in enumerate(infos)]
+    methods = [mask_method(env) for env in envs]
+    if methods[0] is not None:
+        return lambda: [method() for method in methods if method is not None]
+    if isinstance(obs, dict) and MASK_KEY in obs:
+        return lambda: list(obs[MASK_KEY])
+    return None
+
+
+def mask_method(env: Any) -> Callable[[], Any] | None:
+    """Return the environment's own `action_masks` method, if it has one."""
+    return getattr(getattr(env, "unwrapped", env), "action_masks", None)
+
+
+def _mask_of(info: dict[str, Any], row: int) -> Any:
+    if MASK_KEY not in info:
+        raise EnvError(
+            f"env {row}: info has no '{MASK_KEY}' now, but had one after the first reset (keys: {sorted(info)}). "
+            f"An environment that masks actions must do so after every reset and step."
+        )
+    return info[MASK_KEY]

@@ -1,0 +1,248 @@
+"""Environments stepped one after the other in this process."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any, NoReturn
+
+import numpy as np
+from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
+
+from twostep.errors import EnvError
+from twostep.protocols import Step
+from twostep.tree import Tree, tree_map
+from twostep.vector.checker import check_env
+from twostep.vector.masks import MaskReader, mask_reader
+from twostep.vector.spaces import TreeSlot, action_splitter, observation_memory, row_seeds, row_slots
+
+
+class SerialVectorEnv:
+    """Single environments as one `VectorEnv`: ended rows start anew in the same step.
+
+    Args:
+        envs: Environments, or functions that make them; each must be an object of its own.
+        seed: What the first `reset` without a seed uses; None draws one from the operating system.
+        check: Whether the first environment goes through `check_env`: a few steps, once.
+
+    What `reset` and `step` return is this object's memory, overwritten by the next call; only `final_obs` is fresh.
+    """
+
+    def __init__(self, envs: Sequence[Any], seed: int | None = None, *, check: bool = True) -> None:
+        self.envs = _build(envs)
+        try:
+            first = self.envs[0]
+            if check:
+                check_env(first)
+            _require_equal_spaces(self.envs)
+        except Exception:
+            self.close()
+            raise
+        self.num_rows = len(self.envs)
+        self.observation_space = first.observation_space
+        self.action_space = first.action_space
+        self._seed = seed
+        self.spec_name = type(getattr(first, "unwrapped", first)).__name__
+        self._seeds: list[int] = []
+        self._allocate()
+        self._split_actions = action_splitter(self.action_space)
+        self._bind()
+
+    def _allocate(self) -> None:
+        rows = self.num_rows
+        self._obs: Tree = observation_memory(self.observation_space, rows)
+        self._slots = row_slots(self._obs, rows)
+        self._rewards = np.zeros(rows, dtype=np.float32)
+        self._terminated = np.zeros(rows, dtype=np.bool_)
+        self._truncated = np.zeros(rows, dtype=np.bool_)
+        self._episode_starts = np.zeros(rows, dtype=np.bool_)
+        self._flags_set = True
+        self._infos: list[dict[str, Any]] = [{} for _ in range(rows)]
+        self._masks: MaskReader | None = None
+
+    def _bind(self) -> None:
+        """Look up once what the loop in `step` calls, and take over the time limits."""
+        steps, self._limits = zip(*(bare_step(env) for env in self.envs), strict=True)
+        self._lanes = list(zip(range(self.num_rows), steps, self._slots, strict=True))
+        self._resets: list[Callable[..., Any]] = [env.reset for env in self.envs]
+        self._num_steps = 0
+        self._episodes = [0] * self.num_rows
+        self._episode_began = [0] * self.num_rows
+        self._deadlines = [math.inf] * self.num_rows
+        self._next_deadline = math.inf
+
+    def reset(self, seed: int | None = None) -> Step:
+        """Start every row anew; a seed, once given, decides all that follows."""
+        if seed is None and not self._seeds:
+            seed = self._seed if self._seed is not None else int(np.random.SeedSequence().generate_state(1)[0])
+        if seed is not None:
+            self._seeds = row_seeds(seed, self.num_rows)
+        for row in range(self.num_rows):
+            self._begin_episode(row, {} if seed is None else {"seed": self._seeds[row]})
+        self._next_deadline = min(self._deadlines)
+        if self._masks is None:
+            self._masks = mask_reader(self.envs, self.action_space, self._obs, self._infos)
+        self._terminated.fill(False)
+        self._truncated.fill(False)
+        self._episode_starts.fill(True)
+        self._flags_set = True
+        return Step(self._obs, self._episode_starts, action_masks=self._read_masks())
+
+    def step(self, actions: Tree) -> Step:
+        """Take one action per row; rows that end start anew at once and are listed in `final_rows`."""
+        row_actions = self._split_actions(actions)
+        if len(row_actions) != self.num_rows:
+            raise EnvError(
+                f"{len(row_actions)} actions came for {self.num_rows} environments: there must be one per row. "
+                f"Return actions of shape [{self.num_rows}, ...]."
+            )
+        self._clear_flags()
+        self._num_steps += 1
+        rewards, infos, ended = self._rewards, self._infos, []
+        row, action = 0, None
+        try:
+            for (row, step, slot), action in zip(self._lanes, row_actions, strict=True):
+                obs, rewards[row], terminated, truncated, infos[row] = step(action)
+                slot[...] = obs
+                if terminated or truncated:
+                    self._terminated[row] = terminated
+                    self._truncated[row] = truncated
+                    ended.append(row)
+        except Exception as error:
+            self._raise_with_place(error, row, f"step({action!r})")
+        if self._num_steps >= self._next_deadline:
+            ended = self._cut_overdue(ended)
+        result = Step(self._obs, self._episode_starts, rewards, self._terminated, self._truncated)
+        if ended:
+            self._restart(ended, result)
+        if self._masks is not None:
+            result.action_masks = self._read_masks()
+        return result
+
+    def _cut_overdue(self, ended: list[int]) -> list[int]:
+        """Truncate the rows whose time is up; return all rows that end in this step."""
+        overdue = [row for row in range(self.num_rows) if self._deadlines[row] <= self._num_steps]
+        self._truncated[overdue] = True
+        self._next_deadline = min(deadline for deadline in [*self._deadlines, math.inf] if deadline > self._num_steps)
+        return sorted({*ended, *overdue})
+
+    def _restart(self, ended: list[int], step: Step) -> None:
+        """Keep what the last actions led to, then begin the next episodes."""
+        rows = np.array(ended, dtype=np.int64)
+        step.final_rows = rows
+        step.final_obs = tree_map(lambda leaf: leaf[rows], self._obs)
+        self._episode_starts[rows] = True
+        self._flags_set = True
+        for row in ended:
+            step.infos[row] = dict(self._infos[row])
+            self._begin_episode(row, {})
+
+    def _begin_episode(self, row: int, seed: dict[str, int]) -> None:
+        self._episodes[row] += 1
+        self._episode_began[row] = self._num_steps
+        self._deadlines[row] = self._num_steps + self._limits[row]
+        self._next_deadline = min(self._next_deadline, self._deadlines[row])
+        try:
+            obs, self._infos[row] = self._resets[row](**seed)
+            self._slots[row][...] = obs
+        except Exception as error:
+            self._raise_with_place(error, row, f"reset({seed or ''})")
+
+    def _clear_flags(self) -> None:
+        if self._flags_set:
+            self._terminated.fill(False)
+            self._truncated.fill(False)
+            self._episode_starts.fill(False)
+            self._flags_set = False
+
+    def _read_masks(self) -> Tree:
+        return None if self._masks is None else self._masks.read(f"step {self._num_steps}")
+
+    def _raise_with_place(self, error: Exception, row: int, call: str) -> NoReturn:
+        """Raise an environment's error as it is, with a note that says where in the run it happened."""
+        seed = self._seeds[row] if self._seeds else None
+        place = (
+            f"env {row} (seed {seed}), episode {self._episodes[row]}, "
+            f"step {self._num_steps - self._episode_began[row]} of it, in {call}"
+        )
+        if _raised_while_storing(error):
+            raise EnvError(
+                f"{place}: what came back cannot be stored: {error}. Observations must fit {self.observation_space}, "
+                f"rewards must be numbers, and step returns (obs, reward, terminated, truncated, info)."
+            ) from error
+        if sys.version_info >= (3, 11):
+            error.add_note(f"This happened in {place}.")
+            raise error
+        raise EnvError(f"{place}: {type(error).__name__}: {error}") from error
+
+    def call(self, name: str, *args: Any) -> list[Any]:
+        """Call the method `name` of every environment, or read the attribute `name`, wherever wrappers hide it."""
+        found = [_attribute(env, name) for env in self.envs]
+        return [value(*args) if callable(value) else value for value in found]
+
+    def close(self) -> None:
+        """Close every environment, even where one of them raises."""
+        envs, self.envs = self.envs, []
+        with ExitStack() as closing:
+            for env in envs:
+                closing.callback(getattr(env, "close", _nothing))
+
+
+def _build(envs: Sequence[Any]) -> list[Any]:
+    built = [source if hasattr(source, "step") else source() for source in envs]
+    if not built:
+        raise EnvError("0 environments were given, but a vector needs at least one. Pass a list with one or more.")
+    if len({id(env) for env in built}) < len(built):
+        raise EnvError(
+            f"The same environment object is listed more than once among {len(built)}: rows would share one episode. "
+            f"Pass functions that make a new environment each, such as [lambda: MyEnv() for _ in range({len(built)})]."
+        )
+    return built
+
+
+def _nothing() -> None:
+    """Stand in for the `close` of environments that have nothing to close."""
+
+
+def _require_equal_spaces(envs: list[Any]) -> None:
+    for row, env in enumerate(envs):
+        for name in ("observation_space", "action_space"):
+            space, expected = getattr(env, name), getattr(envs[0], name)
+            if space != expected:
+                raise EnvError(
+                    f"env {row} has {name} {space}, but env 0 has {expected}: all rows must have the same. "
+                    f"Make them with the same arguments, or pad them to one space by a wrapper."
+                )
+
+
+def _attribute(env: Any, name: str) -> Any:
+    if hasattr(env, "get_wrapper_attr"):
+        return env.get_wrapper_attr(name)
+    return getattr(env, name)
+
+
+def _raised_while_storing(error: Exception) -> bool:
+    """Whether the error came from copying what the environment returned, not from the environment."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    return frame is not None and frame.tb_frame.f_code.co_filename in _OWN_FILES
+
+
+def bare_step(env: Any) -> tuple[Callable[[Any], Any], float]:
+    """Return the step below Gymnasium's outermost order check and time limit, and that limit (infinite without).
+
+    `SerialVectorEnv` keeps the order of calls and counts the steps of all rows at once, which saves two Python calls
+    per step; every other call still goes through all wrappers.
+    """
+    limit = math.inf
+    if type(env) is TimeLimit:
+        limit, env = env.get_wrapper_attr("_max_episode_steps"), env.env
+    while type(env) in (OrderEnforcing, PassiveEnvChecker):
+        env = env.env
+    return env.step, limit
+
+
+_OWN_FILES = (__file__, TreeSlot.__setitem__.__code__.co_filename)
