@@ -36,8 +36,7 @@ $(VENV)/.bench: $(VENV)/.made pyproject.toml constraints.txt
 	@touch $@ $(VENV)/.core
 
 demo: $(VENV)/.core
-	rm -rf $(DEMO)
-	$(BIN)/twostep train CartPole-v1 --run-dir $(DEMO)
+	$(BIN)/twostep train CartPole-v1 --run_dir $(DEMO)
 	$(BIN)/twostep eval $(DEMO)
 
 test: $(VENV)/.dev

@@ -214,7 +214,8 @@ def test_statistics_of_known_numbers():
 
 
 @pytest.mark.parametrize(
-    ("episodes", "quantile"), [(2, 12.7062), (6, 2.5706), (7, 2.4469), (11, 2.2281), (31, 2.0423), (1001, 1.9623)]
+    ("episodes", "quantile"),
+    [(2, 12.7062), (6, 2.5706), (7, 2.4469), (11, 2.2281), (12, 2.2010), (31, 2.0423), (1001, 1.9623)],
 )
 def test_the_interval_covers_as_tables_say(episodes, quantile):
     returns = [0.0, 2.0] * (episodes // 2) + [1.0] * (episodes % 2)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from twostep.collect.tensors import TensorEnv
     from twostep.config import TrainingConfig
     from twostep.errors import (
+        CheckpointError,
         ConfigError,
         EnvError,
         NumericsError,
@@ -44,6 +45,7 @@ _NAMES_IN = {
     "twostep.collect.tensors": ("TensorEnv",),
     "twostep.config": ("TrainingConfig",),
     "twostep.errors": (
+        "CheckpointError",
         "ConfigError",
         "EnvError",
         "NumericsError",
@@ -73,6 +75,7 @@ _HOME_OF = {name: module for module, names in _NAMES_IN.items() for name in name
 __all__ = [
     "ActorCritic",
     "AgentConfig",
+    "CheckpointError",
     "ConfigError",
     "CsvSink",
     "Distribution",

@@ -72,7 +72,7 @@ def _t_quantile(degrees: int) -> float:
     return z + first / degrees + second / degrees**2 + third / degrees**3
 
 
-_T_TABLE = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706)
+_T_TABLE = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281)
 
 
 def evaluate(

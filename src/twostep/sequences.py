@@ -136,9 +136,9 @@ class Sequences:
             shape = (self.length, size)
 
             def cut(leaf: Tensor, here: slice = here, shape: tuple[int, int] = shape) -> Tensor:
-                return leaf[here].unflatten(0, shape)
+                return leaf[here].view(*shape, *leaf.shape[1:])
 
-            scalars = gathered["scalars"][:, here].unflatten(1, shape)
+            scalars = gathered["scalars"][:, here].reshape(-1, *shape)
             conditions = dict(gathered["context"] or {})
             if gathered["action_masks"] is not None:
                 conditions["action_masks"] = gathered["action_masks"]

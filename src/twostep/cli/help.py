@@ -41,15 +41,16 @@ twostep eval [RUN] [--episodes N] [--sample] [--seed N] [--device NAME]
 _TRAIN_HEAD = """\
 twostep train ENV_OR_YAML [--option value ...]
 
-  ENV_OR_YAML   an environment's id, a YAML file of settings, or the name of settings that ship with twostep:
+  ENV_OR_YAML   an environment's id, a YAML file of settings, or the name of settings
+                that ship with twostep and are taken for these ids by themselves:
 {shipped}
 
-Options are written --lr 1e-3, --lr=1e-3 or --ppo.lr 1e-3; hyphens and underscores are the same. A flag needs no value:
---normalize_obs; --no-tensorboard switches off. Names from other programs (--learning_rate, --n_epochs) work too.
-What an environment itself takes: --env.kwargs.NAME value.
+Options are written --lr 1e-3, --lr=1e-3 or --ppo.lr 1e-3; hyphens are as good as
+underscores. A flag needs no value: --normalize_obs; --no_tensorboard switches off.
+Names from other programs (--learning_rate, --n_epochs) work too.
 """
 
-_NAMES_OF_KINDS: dict[Any, str] = {int: "N", float: "X", str: "TEXT", bool: "", type(None): "none"}
+_NAMES_OF_KINDS: dict[Any, str] = {int: "N", float: "X", str: "TEXT", bool: "", type(None): "none", Any: "VALUE"}
 
 
 def train_help() -> str:
@@ -70,7 +71,8 @@ def train_help() -> str:
 
 def _describe(setting: Field, width: int) -> str:
     plain = setting.path[-1] not in VOCABULARY.only_dotted
-    name = f"--{setting.path[-1] if plain else setting.name}"
+    free_keys = VOCABULARY.has_free_keys(setting.path)
+    name = f"--{setting.path[-1] if plain and not free_keys else setting.name}{'.NAME' if free_keys else ''}"
     takes = _takes(setting.annotation)
     default = write(setting.default) if setting.default != {} else "none"
     first = f"  {_bold(name)}{f' {takes}' if takes else ''}  [{default}]"
@@ -85,7 +87,7 @@ def _takes(annotation: Any) -> str:
         kinds = [_takes(kind) for kind in get_args(annotation) if kind is not Ellipsis]
         return f"{kinds[0]},{kinds[0]}" + ("" if len(kinds) > 1 else ",...")
     if get_origin(annotation) is dict:
-        return ""
+        return _takes(get_args(annotation)[1])
     members = [_takes(member) or "true|false" for member in get_args(annotation)]
     return "|".join(members) if members else _NAMES_OF_KINDS.get(annotation, "TEXT")
 

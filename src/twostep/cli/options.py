@@ -43,8 +43,10 @@ def parse_train(words: list[str]) -> tuple[str, dict[str, Any]]:
         if name in changes:
             raise UsageError(f"--{name} is given twice, with {show(changes[name])} and {show(value)}: keep one.")
         changes[name] = value
-    if not tasks:
+    if not tasks or not tasks[0]:
         raise UsageError("train needs an environment or a YAML file, such as 'twostep train CartPole-v1'.")
+    if wrong := [task for task in tasks if task.startswith("-")]:
+        raise UsageError(f"{show(wrong[0])} is no option: options begin with two hyphens, such as --lr 1e-3.")
     if len(tasks) > 1:
         raise UsageError(f"{show(tasks[1])} is one word too many after {show(tasks[0])}: options begin with --.")
     return tasks[0], changes
@@ -72,7 +74,11 @@ def parse_eval(words: list[str]) -> EvaluationRequest:
             raise UsageError(f"--{option}={asked[option]} must be {int(option == 'episodes')} or more: 20 is usual.")
     if len(runs) > 1:
         raise UsageError(f"{show(runs[1])} is one word too many after {show(runs[0])}: give one run.")
-    return EvaluationRequest(**asked, **({"run": runs[0]} if runs else {}))
+    if wrong := [run for run in runs if run.startswith("-")]:
+        raise UsageError(f"{show(wrong[0])} is no option: options begin with two hyphens, such as --episodes 10.")
+    if runs:
+        asked["run"] = runs[0]
+    return EvaluationRequest(**asked)
 
 
 class _Words:
@@ -109,7 +115,9 @@ def _setting(option: str, given: str | None, remaining: Iterator[str]) -> tuple[
             return path, False
         raise UsageError(f"--{option} is no option: --{'.'.join(path)} takes a value.")
     path = _known(option, option)
-    if VOCABULARY.holds_settings(path) and path[0] not in VOCABULARY.short_forms or len(path) > 1 and path[-1] == "kwargs":
+    if (VOCABULARY.holds_settings(path) and path[0] not in VOCABULARY.short_forms) or (
+        len(path) > 1 and path[-1] == "kwargs"
+    ):
         raise UsageError(f"--{option} is a group: write --{'.'.join(path)}.NAME value for one of its settings.")
     text = _value(option, given, remaining, flag=_is_flag(path))
     return path, parse_text(text) if path[:2] == ("env", "kwargs") else text

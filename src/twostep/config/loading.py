@@ -114,14 +114,17 @@ class Vocabulary:
 
     def _nearest(self, parts: Path) -> str:
         name, section = parts[-1], parts[0] if len(parts) > 1 else ""
+        all_sections = list(dict.fromkeys(self.sections.values()))
+        if len(all_sections) == 1:
+            section = all_sections[0]
         if name in self.only_dotted:
             dotted = [field.name for field in self.fields.values() if field.path[-1] == name]
             return f" Did you mean {' or '.join(map(repr, dotted))}?"
         inside = [path[-1] for path in self.fields if len(path) > 1 and path[0] == section]
-        if near := suggest(name, inside):
+        if len(parts) > 1 and (near := suggest(name, inside)):
             return near.replace("mean '", f"mean '{section}.")
         plain = [*self._plain_names(), *self.sections, *(alias for alias in self.aliases if "." not in alias)]
-        listed = ", ".join(inside or dict.fromkeys(self.sections.values()))
+        listed = ", ".join(inside or all_sections)
         whose = f" Settings of {section}" if inside else " Sections"
         return suggest(name, plain) or f"{whose}: {listed}."
 

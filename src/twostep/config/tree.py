@@ -24,6 +24,8 @@ from twostep.policies.settings import AgentConfig
 
 _MOST_ENVS = 65_536
 _SEEDS = 2**32
+_NOT_KWARGS = ("spec", "num_envs", "seed", "vectorization", "wrappers")
+"""What making environments takes itself."""
 
 
 @dataclass(kw_only=True)
@@ -31,17 +33,21 @@ class EnvironmentConfig:
     """What is trained on."""
 
     id: str = ""
-    """A Gymnasium id such as `CartPole-v1`, or `package.module:function` that makes an environment."""
+    """A Gymnasium id such as `CartPole-v1`, `envpool:Pong-v5`, or `module:function` that makes an environment."""
     num_envs: int = 8
     """Environments stepped together."""
     kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
     """What the environment itself takes: `--env.kwargs.render_mode human`."""
-    vectorization: Literal["serial", "processes"] = "serial"
-    """Whether environments are stepped in this process or in worker processes, which pays when a step is slow."""
+    vectorization: Literal["serial", "sync", "async", "vector_entry_point"] = "serial"
+    """How environments become one: in turn (serial; sync is Gymnasium's), in processes (async), or as they bring it."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
         _require(self, "num_envs", 1 <= self.num_envs <= _MOST_ENVS, f"from 1 to {_MOST_ENVS}", "8 is a good start")
+        for name in _NOT_KWARGS:
+            if name in self.kwargs:
+                rule = "must be set without kwargs: it is not the environment's own"
+                raise ConfigError(f"kwargs.{name}={self.kwargs[name]!r} {rule}.")
 
 
 @dataclass(kw_only=True)

@@ -74,8 +74,8 @@ class ActorCritic(nn.Module):
         with self._autocast(episode_starts):
             features = self.encoder(flat, None if context is None else context.flatten(0, 1))  # [K, T * B, F]
             if self.memory is not None:
-                features, state = self._remember(features.unflatten(1, shape), state, episode_starts)
-            actor = self.action_trunk(features[:1])[0].unflatten(0, shape)
+                features, state = self._remember(features, state, episode_starts)
+            actor = self.action_trunk(features[:1])[0].view(*shape, -1)
             critic = self.value_trunk(features[-1:])[0]
         distribution = self.action_head(actor.float(), action_masks)
         values = self.value_head(critic.float()).view(shape) * self.value_scale
@@ -85,7 +85,8 @@ class ActorCritic(nn.Module):
         assert self.memory is not None
         keep = (~episode_starts)[:, None, :, None].float()
         with _no_autocast(features):
-            features, state = self.memory(features.float(), state, keep)
+            split = features.float().view(self.towers, *episode_starts.shape, -1)
+            features, state = self.memory(split, state, keep)
         return features.flatten(1, 2), state
 
     def _autocast(self, like: Tensor) -> AbstractContextManager[Any]:

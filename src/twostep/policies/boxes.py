@@ -19,6 +19,8 @@ from twostep.protocols import Distribution
 
 LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
 """What the logarithm of a deviation that depends on the state stays between."""
+AS_GOOD_AS_INFINITE = 1e30
+"""Half of a box's width from which on its bounds only say that there are none."""
 
 
 class BoxPolicy(nn.Module):
@@ -185,14 +187,14 @@ class Bounds(nn.Module):
 
     def require_finite(self, action_dist: str) -> None:
         """Refuse a box that nothing can be stretched over."""
-        if not bool(self.half_width.isfinite().all()):
+        if not bool((self.half_width < AS_GOOD_AS_INFINITE).all()):
             raise ConfigError(
-                f"action_dist={action_dist!r} fills the whole box, but {self.space} has an infinite side. "
+                f"action_dist={action_dist!r} fills the whole box, but {self.space} has sides without end. "
                 "Give the action space finite bounds, or use action_dist='gaussian'."
             )
 
     def _shaped(self, actions: Tensor) -> Tensor:
-        return actions.float().reshape(*actions.shape[:-1], *self.shape)
+        return actions.float().reshape((*actions.shape[:-1], *self.shape))
 
 
 def _inner_float32(side: npt.NDArray[Any], inwards: float) -> npt.NDArray[np.float32]:

@@ -57,8 +57,8 @@ class Categorical:
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """Draw by a race: every choice waits for an exponential time over its probability, and the first wins."""
-        # Logarithms of uniform numbers are waiting times with a minus, faster than `exponential_`. None is 0 or infinite
-        # here, so a choice of probability 0 always ends at minus infinity, where it cannot win.
+        # Logarithms of uniform numbers are waiting times with a minus, quicker than `exponential_`. None is 0 or
+        # infinite here, so a choice of probability 0 always ends at minus infinity, where it cannot win.
         waits = torch.empty_like(self.log_probs).uniform_(SMALLEST_CHANCE, 1.0, generator=generator).log_()
         return (waits / self.probs).argmax(-1)
 
@@ -207,7 +207,7 @@ class SquashedGaussian:
 
     def entropy(self) -> Tensor:
         """Return the entropy after tanh: the Gaussian's plus the expected log-slope of tanh."""
-        expected_slope = _expectedlog_tanh_slope(self.gaussian.mean, self.gaussian.log_std)
+        expected_slope = expected_log_tanh_slope(self.gaussian.mean, self.gaussian.log_std)
         return self.gaussian.entropy() + expected_slope.sum(-1)
 
 

@@ -17,7 +17,7 @@ from torch.nn import functional as F  # noqa: N812 - the name everybody knows
 
 from twostep.errors import ConfigError
 from twostep.policies.settings import AgentConfig
-from twostep.policies.towers import TowerLinear, TowerMlp
+from twostep.policies.towers import TowerMlp
 from twostep.tree import Tree, tree_items
 
 NORMALIZED_RANGE = 10.0
@@ -63,7 +63,8 @@ class Vector(nn.Module):
         if self.categories:
             columns = x.reshape(x.shape[0], -1).long() - self.first
             return torch.cat([F.one_hot(c, n) for c, n in zip(columns.T, self.categories, strict=True)], -1).float()
-        x = x.reshape(x.shape[0], -1)
+        if x.dim() != 2:
+            x = x.reshape(x.shape[0], -1)
         if not x.is_floating_point():
             return x.float()
         if self.normalized:
@@ -202,6 +203,3 @@ def _check_names(config: AgentConfig, leaves: dict[str, Any], towers: int) -> No
                 raise ConfigError(f"{setting} names {name!r}, but the observation has {sorted(leaves)}.")
     if config.critic_only and towers == 1:
         raise ConfigError("critic_only needs an actor and a critic of their own: set shared=False.")
-
-
-__all__ = ["Encoder", "TowerLinear", "Vector", "is_image", "space_tree"]

@@ -116,7 +116,7 @@ class MultiDiscreteHead(ActionHead):
 
     def to_env(self, actions: Tree) -> Tree:
         """See `ActionHead`."""
-        return actions.reshape(*actions.shape[:-1], *self.start.shape) + self.start
+        return actions.reshape((*actions.shape[:-1], *self.start.shape)) + self.start
 
     def check_masks(self, masks: Tree) -> None:
         """See `ActionHead`."""
@@ -139,7 +139,7 @@ class MultiBinaryHead(ActionHead):
 
     def to_env(self, actions: Tree) -> Tree:
         """See `ActionHead`."""
-        return actions.reshape(*actions.shape[:-1], *self.shape)
+        return actions.reshape((*actions.shape[:-1], *self.shape))
 
     def check_masks(self, masks: Tree) -> None:
         """See `ActionHead`; to have every switch off is an action too, so no row can allow too little."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from twostep.policies.towers import TowerLinear, tanh_
+from twostep.policies.towers import orthogonal, tanh_
 from twostep.tree import Tree
 
 
@@ -134,7 +134,9 @@ class _Recurrent(nn.Module):
         super().__init__()
         self.towers, self.units, self.layers = towers, units, layers
         sizes = [in_features, *[units] * (layers - 1)]
-        self.inputs = nn.ModuleList(TowerLinear(towers, size, self.gates * units, gain=1.0) for size in sizes)
+        width = self.gates * units
+        self.inputs = nn.ParameterList(nn.Parameter(orthogonal(towers, size, width, gain=1.0)) for size in sizes)
+        self.input_biases = nn.ParameterList(nn.Parameter(torch.zeros(towers, 1, width)) for _ in range(layers))
         self.weights = nn.ParameterList(nn.Parameter(self._orthogonal()) for _ in range(layers))
 
     def _orthogonal(self) -> Tensor:
@@ -149,8 +151,8 @@ class _Recurrent(nn.Module):
     def _project(self, layer: int, features: Tensor) -> Tensor:
         """Project `[K, T, B, F]` for all steps in one product; returns `[T, K, B, gates * H]`."""
         steps, rows = features.shape[1:3]
-        projected = self.inputs[layer](features.flatten(1, 2))
-        return projected.unflatten(1, (steps, rows)).transpose(0, 1)
+        projected = torch.baddbmm(self.input_biases[layer], features.flatten(1, 2), self.inputs[layer])
+        return projected.view(self.towers, steps, rows, -1).transpose(0, 1)
 
 
 class Gru(_Recurrent):

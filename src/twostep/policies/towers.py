@@ -50,34 +50,32 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-class TowerLinear(nn.Module):
-    """K linear layers side by side, orthogonal at the start, biases 0."""
-
-    def __init__(self, towers: int, in_features: int, out_features: int, gain: float = math.sqrt(2)) -> None:
-        super().__init__()
-        weight = torch.empty(towers, out_features, in_features)
-        for tower in weight:
-            nn.init.orthogonal_(tower, gain)
-        self.weight = nn.Parameter(weight.transpose(1, 2).contiguous())  # [K, in, out]
-        self.bias = nn.Parameter(torch.zeros(towers, 1, out_features))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map `[K, N, in]` to `[K, N, out]`."""
-        return torch.baddbmm(self.bias, x, self.weight)
+def orthogonal(towers: int, in_features: int, out_features: int, gain: float = math.sqrt(2)) -> Tensor:
+    """Return weights `[K, in, out]`, orthogonal in every tower."""
+    weight = torch.empty(towers, out_features, in_features)
+    for tower in weight:
+        nn.init.orthogonal_(tower, gain)
+    return weight.transpose(1, 2).contiguous()
 
 
 class TowerMlp(nn.Module):
-    """Linear layers, each followed by the activation."""
+    """K stacks of linear layers side by side, each layer followed by the activation; no layers pass on what comes in.
+
+    The parameters lie in this one module, weight and bias of each layer in turn: small nets cost calls, not arithmetic.
+    """
 
     def __init__(self, towers: int, in_features: int, hidden: Sequence[int], activation: str = "tanh") -> None:
         super().__init__()
         self.activation = ACTIVATIONS[activation]
         sizes = [in_features, *hidden]
-        self.layers = nn.ModuleList(TowerLinear(towers, a, b) for a, b in zip(sizes, sizes[1:], strict=False))
+        for i, (size, next_size) in enumerate(zip(sizes, sizes[1:], strict=False)):
+            self.register_parameter(f"weight_{i}", nn.Parameter(orthogonal(towers, size, next_size)))
+            self.register_parameter(f"bias_{i}", nn.Parameter(torch.zeros(towers, 1, next_size)))
         self.out_features = sizes[-1]
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `[K, N, in]` to `[K, N, out]`."""
-        for layer in self.layers:
-            x = self.activation(layer(x))
+        parameters = iter(self._parameters.values())
+        for weight, bias in zip(parameters, parameters, strict=True):
+            x = self.activation(torch.baddbmm(cast("Tensor", bias), x, cast("Tensor", weight)))
         return x

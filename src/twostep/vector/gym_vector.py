@@ -9,8 +9,8 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from twostep.errors import EnvError
 from twostep.protocols import Step
-from twostep.tree import Tree, tree_items, tree_leaves, tree_map, tree_stack
-from twostep.vector.masks import MASK_KEY, mask_memory, write_mask
+from twostep.tree import Tree, tree_items, tree_map, tree_stack
+from twostep.vector.masks import MASK_KEY, MaskMemory
 from twostep.vector.spaces import cast_actions, require_supported_space, row_seeds
 
 AutoresetName = Literal["next_step", "same_step", "disabled"]
@@ -48,8 +48,8 @@ class GymVectorAdapter:
         ]
         self._seed = seed
         self.spec_name = type(env.unwrapped).__name__
-        self._has_masks: bool | None = None
-        self._masks: Tree = None
+        self._masks: MaskMemory | None = None
+        self._masks_sought = False
         self._ended = np.zeros(self.num_rows, dtype=np.bool_)
         self._closed = False
 
@@ -59,11 +59,13 @@ class GymVectorAdapter:
         obs, infos = self.env.reset(**_seed_argument(self.env, seed, self.num_rows))
         _require_rows(obs, self.num_rows)
         self._ended = np.zeros(self.num_rows, dtype=np.bool_)
-        if self._has_masks is None:
-            self._has_masks = MASK_KEY in infos or (isinstance(obs, dict) and MASK_KEY in obs)
-            self._masks = mask_memory(self.action_space, self.num_rows) if self._has_masks else None
-        starts = np.ones(self.num_rows, dtype=np.bool_)
-        return Step(obs, starts, action_masks=self._read_masks(obs, infos, ~starts))
+        if not self._masks_sought:
+            self._masks_sought = True
+            if MASK_KEY in infos or (isinstance(obs, dict) and MASK_KEY in obs):
+                self._masks = MaskMemory(self.action_space, self.num_rows)
+        step = Step(obs, np.ones(self.num_rows, dtype=np.bool_))
+        self._read_masks(step, infos)
+        return step
 
     def step(self, actions: Tree) -> Step:
         """Take one action per row."""
@@ -92,7 +94,7 @@ class GymVectorAdapter:
         self._ended = ended
         if ended.any():
             step.infos = {row: row_info(infos, row) for row in np.flatnonzero(ended).tolist()}
-        step.action_masks = self._read_masks(step.obs, infos, ended)
+        self._read_masks(step, infos, ignored=ended)
 
     def _same_step(self, step: Step, ended: np.ndarray[Any, Any], infos: dict[str, Any]) -> None:
         if ended.any():
@@ -101,11 +103,11 @@ class GymVectorAdapter:
             step.final_obs = _final_observations(infos, step.final_rows)
             last = infos.get("final_info", {key: infos[key] for key in infos if not key.startswith("final_")})
             step.infos = {row: row_info(last, row) for row in step.final_rows.tolist()}
-        step.action_masks = self._read_masks(step.obs, infos, np.zeros_like(ended))
+        self._read_masks(step, infos)
 
     def _disabled(self, step: Step, ended: np.ndarray[Any, Any], infos: dict[str, Any]) -> None:
         if not ended.any():
-            step.action_masks = self._read_masks(step.obs, infos, ended)
+            self._read_masks(step, infos)
             return
         rows = np.flatnonzero(ended)
         step.infos = {row: row_info(infos, row) for row in rows.tolist()}
@@ -114,23 +116,22 @@ class GymVectorAdapter:
         step.final_obs = tree_map(lambda leaf: np.array(np.asarray(leaf)[rows]), step.obs)
         # Copied first: the reset may write into the very arrays that the step returned.
         before = tree_map(np.array, step.obs)
-        self._read_masks(before, infos, ended)
         reset_obs, reset_infos = self.env.reset(options={"reset_mask": ended.copy()})
         step.obs = tree_map(lambda old, new: _replace_rows(old, new, rows), before, reset_obs)
-        step.action_masks = self._read_masks(step.obs, reset_infos, np.zeros_like(ended), only=rows)
+        if self._masks is not None:
+            sources = [reset_infos if row_ended else infos for row_ended in ended]
+            row_masks = [_row_mask(step.obs, source, row) for row, source in enumerate(sources)]
+            step.action_masks = self._masks.write(row_masks, "after a reset")
 
-    def _read_masks(
-        self, obs: Tree, infos: dict[str, Any], ended: np.ndarray[Any, Any], only: np.ndarray[Any, Any] | None = None
-    ) -> Tree:
-        """Return the masks of the next actions; rows that just ended are not asked, for their action is ignored."""
-        if not self._has_masks:
-            return None
-        for row in range(self.num_rows) if only is None else only.tolist():
-            if ended[row]:
-                _allow_all(self._masks, row)
-            else:
-                write_mask(self.action_space, self._masks, row, _row_mask(obs, infos, row), f"env {row}")
-        return self._masks
+    def _read_masks(self, step: Step, infos: dict[str, Any], ignored: np.ndarray[Any, Any] | None = None) -> None:
+        """Read the masks of the next actions; rows that ignore their next action may have none to allow."""
+        if self._masks is None:
+            return
+        row_masks = [
+            None if ignored is not None and ignored[row] else _row_mask(step.obs, infos, row)
+            for row in range(self.num_rows)
+        ]
+        step.action_masks = self._masks.write(row_masks, "for the next action")
 
     def close(self) -> None:
         """Close the wrapped environment, once."""
@@ -243,8 +244,3 @@ def _row_mask(obs: Tree, infos: dict[str, Any], row: int) -> Tree:
         f"env {row}: infos has no '{MASK_KEY}' for it now, but had one after the first reset (keys: {sorted(infos)}). "
         f"An environment that masks actions must do so after every reset and step."
     )
-
-
-def _allow_all(masks: Tree, row: int) -> None:
-    for leaf in tree_leaves(masks):
-        leaf[row] = True

@@ -12,6 +12,7 @@ import gymnasium as gym
 from twostep.errors import EnvError
 from twostep.protocols import VectorEnv
 from twostep.vector.atari import atari_spec, make_atari
+from twostep.vector.checker import check_env
 from twostep.vector.gym_vector import GymVectorAdapter
 from twostep.vector.missing import did_you_mean, explained, import_or_explain
 from twostep.vector.serial import SerialVectorEnv
@@ -140,12 +141,13 @@ def _from_function(function: Callable[..., Any], wish: _Wish) -> VectorEnv:
             env = wrapper(env)
         return env
 
-    if wish.vectorization == "sync":
-        return GymVectorAdapter(gym.vector.SyncVectorEnv([make_one] * wish.num_envs, copy=False), wish.seed)
-    if wish.vectorization == "async":
-        return GymVectorAdapter(gym.vector.AsyncVectorEnv([make_one] * wish.num_envs), wish.seed)
     if wish.vectorization == "vector_entry_point":
         raise EnvError("vectorization='vector_entry_point' is for Gymnasium ids. Pass an id, or use 'serial'.")
+    if wish.vectorization in ("sync", "async"):
+        check_env(make_one)
+        kind = gym.vector.SyncVectorEnv if wish.vectorization == "sync" else gym.vector.AsyncVectorEnv
+        vector = kind([make_one] * wish.num_envs, copy=False, autoreset_mode="SameStep")
+        return GymVectorAdapter(vector, wish.seed)
     first = make_one()
     if isinstance(first, gym.vector.VectorEnv) or hasattr(first, "num_rows"):
         return _require_num_rows(as_env(first, wish.seed), wish.num_envs)
@@ -189,11 +191,6 @@ def _from_envpool(name: str, wish: _Wish) -> VectorEnv:
 
 def _registered(name: str, spec: str) -> Any:
     """Return a copy of the registered spec, so that a change stays ours."""
-    if name in gym.registry:
-        return copy.deepcopy(gym.registry[name])
-    try:
-        return copy.deepcopy(gym.spec(name))
-    except gym.error.Error as error:
-        raise EnvError(
-            f"There is no environment {spec!r}: {' '.join(str(error).split())}{did_you_mean(name, list(gym.registry))}"
-        ) from error
+    if name not in gym.registry:
+        raise EnvError(f"There is no environment {spec!r}.{did_you_mean(name, list(gym.registry))}")
+    return copy.deepcopy(gym.registry[name])

@@ -39,32 +39,60 @@ def _binary_length(space: spaces.Space[Any]) -> int:
     return int(np.prod(space.shape)) if isinstance(space, spaces.MultiBinary) else 0
 
 
+class MaskMemory:
+    """The masks of all rows, written anew for every next action."""
+
+    def __init__(self, space: spaces.Space[Any], num_rows: int) -> None:
+        self._space = space
+        self.masks = mask_memory(space, num_rows)
+        self._flat = self.masks.reshape(-1) if isinstance(self.masks, np.ndarray) else None
+        self._part_starts = np.cumsum([0, *choice_counts(space)])[:-1]
+
+    def write(self, row_masks: Sequence[Any], where: str) -> Tree:
+        """Store one mask per row (None allows everything) and return them all; `where` is for messages."""
+        if self._flat is None or not self._write_at_once(row_masks):
+            for row, mask in enumerate(row_masks):
+                write_mask(self._space, self.masks, row, mask, f"env {row}, {where}")
+        return self.masks
+
+    def _write_at_once(self, row_masks: Sequence[Any]) -> bool:
+        """Write by a single call, which is fast; say whether it went well and each part has a choice left."""
+        try:
+            np.concatenate(row_masks, out=self._flat, casting="unsafe")
+        except (TypeError, ValueError):
+            return False
+        if not len(self._part_starts):
+            return True
+        return bool(np.logical_or.reduceat(self.masks, self._part_starts, axis=1).all())
+
+
 def write_mask(space: spaces.Space[Any], memory: Tree, row: int, mask: Any, where: str) -> None:
     """Copy one environment's mask into its row, and refuse masks of a wrong form or without any allowed action."""
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
         for key, part in parts_of(space):
             if memory[key] is not None:
-                write_mask(part, memory[key], row, mask[key], f"{where}[{key!r}]")
+                write_mask(part, memory[key], row, None if mask is None else mask[key], f"{where}[{key!r}]")
         return
     if memory is None:
         raise EnvError(
             f"{where}: a mask came for {space}, where no action can be masked. "
             f"Masks are for {_MASKABLE}; leave the mask out."
         )
-    array = np.asarray(mask)
+    if mask is None:
+        memory[row] = True
+        return
+    array = np.concatenate([np.ravel(part) for part in mask]) if isinstance(mask, tuple) else np.asarray(mask)
     if array.size != memory.shape[1] or array.dtype.kind not in "biu":
         raise EnvError(
             f"{where}: the mask has shape {list(array.shape)} and dtype {array.dtype}, but {space} needs "
             f"{memory.shape[1]} booleans. Return np.ndarray of shape ({memory.shape[1]},), True for allowed actions."
         )
     memory[row] = array.ravel()
-    require_allowed(space, memory[row], where)
+    _require_allowed(space, memory[row], where)
 
 
-def require_allowed(space: spaces.Space[Any], mask: np.ndarray[Any, Any], where: str) -> None:
+def _require_allowed(space: spaces.Space[Any], mask: np.ndarray[Any, Any], where: str) -> None:
     """Refuse a row's mask that leaves some part of the action without any choice."""
-    if mask.all():
-        return
     start = 0
     for part, count in enumerate(choice_counts(space)):
         if not mask[start : start + count].any():
@@ -76,30 +104,19 @@ def require_allowed(space: spaces.Space[Any], mask: np.ndarray[Any, Any], where:
         start += count
 
 
-class MaskReader:
-    """Reads the masks of all rows after every reset and step into one memory."""
-
-    def __init__(self, space: spaces.Space[Any], num_rows: int, masks_of: Callable[[], list[Any]]) -> None:
-        self._space = space
-        self._masks_of = masks_of
-        self._memory = mask_memory(space, num_rows)
-
-    def read(self, where: str) -> Tree:
-        """Return the masks of the next actions; `where` opens the message when one is wrong."""
-        for row, mask in enumerate(self._masks_of()):
-            write_mask(self._space, self._memory, row, mask, f"env {row}, {where}")
-        return self._memory
-
-
 def mask_reader(
     envs: Sequence[Any], action_space: spaces.Space[Any], obs: Tree, infos: list[dict[str, Any]]
-) -> MaskReader | None:
+) -> Callable[[str], Tree] | None:
     """Find where the environments keep their masks: the first reset's info, a method, or the observation.
 
-    `infos` is read anew on every call: the caller replaces its items in place.
+    Returns None when there are none, else a function that reads the masks of the next actions; its argument says when,
+    for messages. `infos` is read anew on every call: the caller replaces its items in place.
     """
-    masks_of = _mask_source(envs, obs, infos)
-    return None if masks_of is None else MaskReader(action_space, len(envs), masks_of)
+    row_masks = _mask_source(envs, obs, infos)
+    if row_masks is None:
+        return None
+    memory = MaskMemory(action_space, len(envs))
+    return lambda when: memory.write(row_masks(), when)
 
 
 def _mask_source(envs: Sequence[Any], obs: Tree, infos: list[dict[str, Any]]) -> Callable[[], list[Any]] | None:

@@ -12,7 +12,7 @@ import gymnasium as gym
 
 from twostep.errors import EnvError
 
-_EXTRAS = {"mujoco": "mujoco", "box2d": "box2d", "toy_text": "toy-text", "ale": "atari", "pygame": "classic-control"}
+_EXTRAS = {"mujoco": "mujoco", "box2d": "box2d", "toy_text": "toy-text", "ale_py": "atari", "pygame": "classic-control"}
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:

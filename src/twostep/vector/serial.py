@@ -15,8 +15,15 @@ from twostep.errors import EnvError
 from twostep.protocols import Step
 from twostep.tree import Tree, tree_map
 from twostep.vector.checker import check_env
-from twostep.vector.masks import MaskReader, mask_reader
-from twostep.vector.spaces import TreeSlot, action_splitter, observation_memory, row_seeds, row_slots
+from twostep.vector.masks import mask_reader
+from twostep.vector.spaces import (
+    TreeSlot,
+    action_splitter,
+    observation_memory,
+    require_supported_space,
+    row_seeds,
+    row_slots,
+)
 
 
 class SerialVectorEnv:
@@ -31,13 +38,16 @@ class SerialVectorEnv:
     """
 
     def __init__(self, envs: Sequence[Any], seed: int | None = None, *, check: bool = True) -> None:
-        self.envs = _build(envs)
+        self.envs: list[Any] = []
         try:
+            self.envs.extend(source if hasattr(source, "step") else source() for source in envs)
+            _require_distinct(self.envs)
             first = self.envs[0]
             if check:
                 check_env(first)
             _require_equal_spaces(self.envs)
         except Exception:
+            self.envs = [env for env, source in zip(self.envs, envs, strict=False) if env is not source]
             self.close()
             raise
         self.num_rows = len(self.envs)
@@ -60,7 +70,8 @@ class SerialVectorEnv:
         self._episode_starts = np.zeros(rows, dtype=np.bool_)
         self._flags_set = True
         self._infos: list[dict[str, Any]] = [{} for _ in range(rows)]
-        self._masks: MaskReader | None = None
+        self._read_masks: Callable[[str], Tree] | None = None
+        self._masks_sought = False
 
     def _bind(self) -> None:
         """Look up once what the loop in `step` calls, and take over the time limits."""
@@ -82,16 +93,20 @@ class SerialVectorEnv:
         for row in range(self.num_rows):
             self._begin_episode(row, {} if seed is None else {"seed": self._seeds[row]})
         self._next_deadline = min(self._deadlines)
-        if self._masks is None:
-            self._masks = mask_reader(self.envs, self.action_space, self._obs, self._infos)
+        if not self._masks_sought:
+            self._read_masks = mask_reader(self.envs, self.action_space, self._obs, self._infos)
+            self._masks_sought = True
         self._terminated.fill(False)
         self._truncated.fill(False)
         self._episode_starts.fill(True)
         self._flags_set = True
-        return Step(self._obs, self._episode_starts, action_masks=self._read_masks())
+        masks = None if self._read_masks is None else self._read_masks("at reset")
+        return Step(self._obs, self._episode_starts, action_masks=masks)
 
     def step(self, actions: Tree) -> Step:
         """Take one action per row; rows that end start anew at once and are listed in `final_rows`."""
+        if not self._seeds:
+            raise EnvError("step was called before reset: no episode has begun. Call reset first.")
         row_actions = self._split_actions(actions)
         if len(row_actions) != self.num_rows:
             raise EnvError(
@@ -117,8 +132,8 @@ class SerialVectorEnv:
         result = Step(self._obs, self._episode_starts, rewards, self._terminated, self._truncated)
         if ended:
             self._restart(ended, result)
-        if self._masks is not None:
-            result.action_masks = self._read_masks()
+        if self._read_masks is not None:
+            result.action_masks = self._read_masks(f"after step {self._num_steps}")
         return result
 
     def _cut_overdue(self, ended: list[int]) -> list[int]:
@@ -157,9 +172,6 @@ class SerialVectorEnv:
             self._episode_starts.fill(False)
             self._flags_set = False
 
-    def _read_masks(self) -> Tree:
-        return None if self._masks is None else self._masks.read(f"step {self._num_steps}")
-
     def _raise_with_place(self, error: Exception, row: int, call: str) -> NoReturn:
         """Raise an environment's error as it is, with a note that says where in the run it happened."""
         seed = self._seeds[row] if self._seeds else None
@@ -190,16 +202,14 @@ class SerialVectorEnv:
                 closing.callback(getattr(env, "close", _nothing))
 
 
-def _build(envs: Sequence[Any]) -> list[Any]:
-    built = [source if hasattr(source, "step") else source() for source in envs]
-    if not built:
+def _require_distinct(envs: list[Any]) -> None:
+    if not envs:
         raise EnvError("0 environments were given, but a vector needs at least one. Pass a list with one or more.")
-    if len({id(env) for env in built}) < len(built):
+    if len({id(env) for env in envs}) < len(envs):
         raise EnvError(
-            f"The same environment object is listed more than once among {len(built)}: rows would share one episode. "
-            f"Pass functions that make a new environment each, such as [lambda: MyEnv() for _ in range({len(built)})]."
+            f"The same environment object is listed more than once among {len(envs)}: rows would share one episode. "
+            f"Pass functions that make a new environment each, such as [lambda: MyEnv() for _ in range({len(envs)})]."
         )
-    return built
 
 
 def _nothing() -> None:
@@ -207,6 +217,8 @@ def _nothing() -> None:
 
 
 def _require_equal_spaces(envs: list[Any]) -> None:
+    require_supported_space(envs[0].observation_space, "observation_space")
+    require_supported_space(envs[0].action_space, "action_space")
     for row, env in enumerate(envs):
         for name in ("observation_space", "action_space"):
             space, expected = getattr(env, name), getattr(envs[0], name)

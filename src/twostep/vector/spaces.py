@@ -104,7 +104,7 @@ def action_splitter(space: spaces.Space[Any]) -> Callable[[Tree], list[Any]]:
                 f"Actions of shape {list(array.shape)} do not fit {space}: each row must have shape {list(shape)}. "
                 f"Return actions as [rows, {', '.join(map(str, shape))}]."
             )
-        return list(array)
+        return list(array) if shape else [array[row, ...] for row in range(len(array))]
 
     return split_arrays
 
@@ -125,7 +125,8 @@ def cast_actions(space: spaces.Space[Any], actions: Tree) -> Tree:
         return {key: cast_actions(part, actions[key]) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
         return tuple(cast_actions(part, branch) for part, branch in zip(space.spaces, actions, strict=True))
-    return np.asarray(actions, dtype=space.dtype)
+    # Copied: an environment may keep what it was given, while the caller reuses its memory.
+    return np.array(actions, dtype=space.dtype)
 
 
 def row_seeds(seed: int, num_rows: int) -> list[int]:
@@ -134,5 +135,7 @@ def row_seeds(seed: int, num_rows: int) -> list[int]:
     Rows of neighbouring run seeds share nothing, which `seed + row` would not give; the first rows stay the same
     whatever the number of rows. Seeds fit 31 bits, as simulators written in C want it.
     """
+    if seed < 0:
+        raise EnvError(f"seed={seed}, but seeds must be 0 or more. Use seed={-seed}.")
     words = np.random.SeedSequence(seed).generate_state(num_rows, np.uint32)
     return (words >> 1).tolist()

@@ -1,0 +1,214 @@
+"""`twostep train`: from settings to a trained agent, a folder that holds all about it, and a summary."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from twostep.cli.runs import CHECKPOINT, CSV_FILE, CURVE_FILE, METRICS_FILE, make_run_folder
+from twostep.config import TrainingConfig, shipped_config
+from twostep.config.values import show
+from twostep.errors import ConfigError, TwostepError
+from twostep.protocols import Sink, VectorEnv
+from twostep.stats.console import Progress, duration, number
+from twostep.stats.plots import plot_learning_curve
+from twostep.stats.sinks import CsvSink, JsonLinesSink, TensorBoardSink
+
+if TYPE_CHECKING:
+    from twostep.trainer import PPOTrainer
+
+EPISODES_TO_BE_SOLVED = 100
+INTERRUPTED, TERMINATED = 130, 143
+
+
+def load_config(task: str, changes: dict[str, Any]) -> TrainingConfig:
+    """Return the settings for an environment or from a YAML file, with the command line's changes."""
+    if task.lower().endswith((".yaml", ".yml")) or Path(task).is_file():
+        config = TrainingConfig.from_yaml(task, changes)
+        if not config.env.id:
+            raise ConfigError(f"{task} names no environment: add 'env: {{id: CartPole-v1}}' to it, or --env.id.")
+        return config
+    if Path(task).is_dir():
+        raise ConfigError(f"{show(task)} is a folder: give an environment or a YAML file; 'twostep eval' takes runs.")
+    return shipped_config(task, changes) or TrainingConfig.from_dict({"env": {"id": task}}, changes)
+
+
+def run_training(config: TrainingConfig) -> int:
+    """Train, save and report; return the exit code."""
+    started = time.monotonic()
+    env, trainer = build(config)
+    try:
+        folder = make_run_folder(config, "Every setting of this run, which 'twostep train' with this file repeats.")
+        run = _Run(config, trainer, folder)
+        with _sigterm_as_interrupt() as signals, run.progress:
+            failure = run.train()
+            if failure is None:
+                trainer.save_checkpoint(folder / CHECKPOINT)
+        run.report(time.monotonic() - started, failure)
+    finally:
+        env.close()
+    if failure is not None:
+        return 1
+    if trainer.interrupted:
+        return TERMINATED if signals else INTERRUPTED
+    return 0
+
+
+def build(config: TrainingConfig, num_envs: int | None = None) -> tuple[VectorEnv, PPOTrainer]:
+    """Make the environments, and then, with torch, the agent and its trainer."""
+    from twostep.vector import make_env
+
+    env = make_env(
+        config.env.id,
+        num_envs or config.env.num_envs,
+        config.seed,
+        vectorization=config.env.vectorization,
+        **config.env.kwargs,
+    )
+    from twostep.policies.actor_critic import make_policy
+    from twostep.trainer import PPOTrainer
+
+    try:
+        policy = make_policy(env, config.agent, seed=config.seed)
+        return env, PPOTrainer(policy, env, config.ppo, device=_device(config.device), seed=config.seed)
+    except BaseException:
+        env.close()
+        raise
+
+
+def _device(name: str) -> str | None:
+    import torch
+
+    if name == "auto":
+        return None
+    kind, _, index = name.partition(":")
+    counts = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
+    if counts.get(kind, 1) <= int(index or 0):
+        raise ConfigError(f"device={name!r} is not there: torch sees {counts[kind]} of that kind. Use cpu, or auto.")
+    return name
+
+
+class _Run:
+    """One training with all that watches it."""
+
+    def __init__(self, config: TrainingConfig, trainer: PPOTrainer, folder: Path) -> None:
+        self.config, self.trainer, self.folder = config, trainer, folder
+        self.solved = False
+        self.progress: Any = _Silence()
+        if config.logging.progress:
+            self.progress = Progress(
+                f"{config.env.id} · seed {config.seed} · {trainer.device}",
+                config.trainer.total_timesteps,
+                action_space=trainer.env.action_space,
+                solved_at=config.trainer.solved_at,
+            )
+        self._checkpoints = 0
+
+    def train(self) -> TwostepError | None:
+        """Train to the end, or until something of the user's stops it, which is returned."""
+        settings = self.config.trainer
+        try:
+            self.trainer.train(
+                settings.total_timesteps,
+                log_interval=settings.log_interval,
+                callback=self._after_update,
+                sinks=self._sinks(),
+            )
+        except TwostepError as error:
+            return error
+        return None
+
+    def report(self, seconds: float, failure: TwostepError | None) -> None:
+        """Draw the learning curve and say what came out, where it is and what can be done next."""
+        from twostep.cli import complain
+
+        drawn = self._draw()
+        print(f"{self.config.env.id}: {self._outcome(seconds, failure)}")
+        print(f"  {self.folder}")
+        if (self.folder / CHECKPOINT).is_dir():
+            print(f"    {CHECKPOINT:18} the agent, and all that is needed to go on")
+        if drawn:
+            print(f"    {CURVE_FILE:18} the run as a picture")
+        print(f"    {METRICS_FILE:18} a row per update; config.yaml: every setting")
+        if failure is not None:
+            complain(f"training failed: {failure}")
+        else:
+            print(f"Next: twostep eval {self.folder}")
+
+    def _outcome(self, seconds: float, failure: TwostepError | None) -> str:
+        trainer, settings = self.trainer, self.config.trainer
+        rewards = list(trainer.episode_rewards)
+        mean = number(sum(rewards) / len(rewards)) if rewards else "unknown, as no episode ended,"
+        how = "finished"
+        if self.solved:
+            how = f"solved ({settings.solved_at:g})"
+        elif failure is not None:
+            how = "failed"
+        elif trainer.interrupted:
+            how = "stopped"
+        over = f" over the last {len(rewards)} episodes" if rewards else ""
+        return f"{how} after {trainer.total_timesteps:,} steps in {duration(seconds)}; mean return {mean}{over}."
+
+    def _after_update(self, trainer: PPOTrainer, metrics: dict[str, float]) -> bool:
+        settings = self.config.trainer
+        self.progress.log(metrics, trainer.total_timesteps)
+        if settings.checkpoint_every and trainer.total_timesteps // settings.checkpoint_every > self._checkpoints:
+            self._checkpoints = trainer.total_timesteps // settings.checkpoint_every
+            trainer.save_checkpoint(self.folder / CHECKPOINT)
+        enough = metrics["episodes"] >= EPISODES_TO_BE_SOLVED
+        self.solved = settings.solved_at is not None and enough and metrics["mean_reward"] >= settings.solved_at
+        return not self.solved
+
+    def _sinks(self) -> list[Sink]:
+        sinks: list[Sink] = [JsonLinesSink(self.folder / METRICS_FILE)]
+        if self.config.logging.csv:
+            sinks.append(CsvSink(self.folder / CSV_FILE))
+        if self.config.logging.tensorboard:
+            sinks.append(TensorBoardSink(self.folder))
+        return sinks
+
+    def _draw(self) -> bool:
+        settings = self.config
+        title = f"{settings.experiment_name or settings.env.id}, seed {settings.seed}"
+        try:
+            plot_learning_curve(
+                self.folder / METRICS_FILE, self.folder / CURVE_FILE, title=title, solved_at=settings.trainer.solved_at
+            )
+        except (TwostepError, ImportError, OSError):
+            return False
+        return True
+
+
+class _Silence:
+    """Shows nothing."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def log(self, metrics: dict[str, float], step: int) -> None:
+        """Take in one update."""
+
+
+@contextmanager
+def _sigterm_as_interrupt() -> Generator[list[int]]:
+    """Let SIGTERM stop like Ctrl-C; the list tells whether one came."""
+    received: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
+
+    def stop(number: int, _frame: Any) -> None:
+        received.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield received
+    finally:
+        signal.signal(signal.SIGTERM, before)
