@@ -46,7 +46,7 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
-	$(BIN)/lint-imports --no-logo
+	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/codespell
 
 bench: $(VENV)/.bench
@@ -57,4 +57,4 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) build dist .coverage .hypothesis .import_linter_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist .coverage .hypothesis .pytest_cache .ruff_cache

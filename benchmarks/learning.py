@@ -93,18 +93,10 @@ def is_finished(name: str, seed: int) -> bool:
     return path.exists() and json.loads(path.read_text())["config"] == config_of(name, seed).to_dict()
 
 
-def shipped_config(name: str, changes: dict[str, Any] | None = None) -> Any:
-    """Read a configuration that twostep ships."""
-    from importlib.resources import as_file, files
-
-    from twostep import TrainingConfig
-
-    with as_file(files("twostep") / "configs" / f"{name}.yaml") as path:
-        return TrainingConfig.from_yaml(path, changes or {})
-
-
 def config_of(name: str, seed: int, steps: int | None = None) -> Any:
     """Return the configuration of one run."""
+    from twostep.config import shipped_config
+
     task = TASKS[name]
     changes = {**task.changes, "seed": seed, "device": "cpu"}
     if steps is not None:

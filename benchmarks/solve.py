@@ -24,7 +24,9 @@ def is_solved(returns: deque[float]) -> bool:
 def solve_with_twostep(seed: int) -> int:
     """Train with the configuration that ships for CartPole; return the steps it took, 0 for never."""
     import torch
-    from learning import build_trainer, shipped_config
+    from learning import build_trainer
+
+    from twostep.config import shipped_config
 
     torch.set_num_threads(1)
     trainer = build_trainer(shipped_config("cartpole"), seed)

@@ -43,9 +43,7 @@ SOME_SETTINGS = st.fixed_dictionaries(
                 "id": st.text(max_size=8),
                 "kwargs": st.dictionaries(
                     st.text(min_size=1, max_size=5).filter(lambda key: key not in ("seed", "spec")),
-                    st.one_of(
-                        st.none(), st.booleans(), st.integers(), st.text(max_size=5), st.lists(st.floats(-1, 1))
-                    ),
+                    st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=5), st.lists(st.floats(-1, 1))),
                     max_size=3,
                 ),
             },
@@ -299,7 +297,7 @@ def test_shipped_settings_load_and_explain_themselves():
 
 def test_values_that_yaml_cannot_hold_are_named(tmp_path):
     config = TrainingConfig(env=EnvironmentConfig(kwargs={"reward": print}))
-    with pytest.raises(ConfigError, match="built-in function print.*cannot be written to YAML"):
+    with pytest.raises(ConfigError, match=r"built-in function print.*cannot be written to YAML"):
         config.save_yaml(tmp_path / "config.yaml")
     assert not (tmp_path / "config.yaml").exists()
 

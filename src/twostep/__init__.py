@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from twostep.advantages import gae
     from twostep.collect.collector import RolloutCollector
     from twostep.collect.tensors import TensorEnv
     from twostep.config import TrainingConfig
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     )
     from twostep.evaluation import EpisodeStats, evaluate
     from twostep.experience import combine_rollouts, create_fake_rollout_data, load_rollouts, save_rollouts
-    from twostep.learn.advantages import gae
     from twostep.learn.losses import ppo_loss
     from twostep.learn.ppo import PPOOptimizer
     from twostep.learn.settings import PPOConfig
@@ -56,7 +56,7 @@ _NAMES_IN = {
     ),
     "twostep.evaluation": ("EpisodeStats", "evaluate"),
     "twostep.experience": ("combine_rollouts", "create_fake_rollout_data", "load_rollouts", "save_rollouts"),
-    "twostep.learn.advantages": ("gae",),
+    "twostep.advantages": ("gae",),
     "twostep.learn.losses": ("ppo_loss",),
     "twostep.learn.ppo": ("PPOOptimizer",),
     "twostep.learn.settings": ("PPOConfig",),

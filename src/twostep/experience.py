@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -13,9 +14,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from twostep.columns import TREES
 from twostep.errors import RolloutError
-from twostep.rollout import _TREES, Episode, RolloutBuffer, same_structure
-from twostep.tree import Tree, tree_items, tree_map, tree_stack
+from twostep.rollout import Episode, RolloutBuffer
+from twostep.tree import Tree, tree_items, tree_leaves, tree_map, tree_stack, tree_structure
 
 RolloutLike = TypeVar("RolloutLike", RolloutBuffer, dict[str, Any])
 FORMAT = 1
@@ -24,26 +26,29 @@ FORMAT = 1
 def combine_rollouts(rollouts: Sequence[RolloutLike]) -> RolloutLike:
     """Join rollouts along rows, shorter ones filled up with invalid steps; empty ones add nothing.
 
-    Dicts give a dict, buffers a buffer. Advantages stay raw: they are normalised when learning, over the union. They are
-    kept only where every rollout has them.
+    Dicts give a dict, buffers a buffer. Advantages stay raw: they are normalised when learning, over the union. They
+    are kept only where every rollout has them.
     """
     if not rollouts:
         raise RolloutError("combine_rollouts([]) has nothing to join. Pass at least one rollout.")
-    if isinstance(rollouts[0], Mapping):
-        buffers = [RolloutBuffer.from_dict(cast("dict[str, Any]", rollout)) for rollout in rollouts]
-        return cast("RolloutLike", _combine(buffers).to_dict())
-    return cast("RolloutLike", _combine(cast("list[RolloutBuffer]", list(rollouts))))
+    combined = _combine([_as_buffer(rollout) for rollout in rollouts])
+    return cast("RolloutLike", combined.to_dict() if isinstance(rollouts[0], Mapping) else combined)
+
+
+def _as_buffer(rollout: RolloutBuffer | Mapping[str, Any]) -> RolloutBuffer:
+    return rollout if isinstance(rollout, RolloutBuffer) else RolloutBuffer.from_dict(rollout)
 
 
 def _combine(rollouts: list[RolloutBuffer]) -> RolloutBuffer:
     filled = [rollout for rollout in rollouts if rollout.rewards.numel()]
     if not filled:
         return rollouts[0]
-    same_structure(filled)
     steps = max(rollout.num_steps for rollout in filled)
-    length = filled[0].sequence_length
+    length = max(rollout.sequence_length for rollout in filled)
+    filled = [_with_sequence_length(rollout, length) for rollout in filled]
+    _require_same_structure(filled)
     fields: dict[str, Any] = {}
-    for name in _TREES:
+    for name in TREES:
         trees = [getattr(rollout, name) for rollout in filled]
         if any(tree is None for tree in trees):
             continue
@@ -53,11 +58,41 @@ def _combine(rollouts: list[RolloutBuffer]) -> RolloutBuffer:
     episodes: list[Episode] = []
     first_row = 0
     for rollout in filled:
-        episodes += [Episode(**{**asdict(e), "row": e.row + first_row}) for e in rollout.episodes]
+        episodes += [replace(episode, row=episode.row + first_row) for episode in rollout.episodes]
         first_row += rollout.num_rows
     versions = {rollout.policy_version for rollout in filled}
     version = versions.pop() if len(versions) == 1 else None
     return RolloutBuffer(**fields, sequence_length=length, episodes=episodes, policy_version=version)
+
+
+def _with_sequence_length(rollout: RolloutBuffer, length: int) -> RolloutBuffer:
+    """Cut into longer sequences where that changes nothing: without memory, or with a single sequence."""
+    free = not tree_leaves(rollout.states) or rollout.num_steps <= rollout.sequence_length
+    return replace(rollout, sequence_length=length) if free else rollout
+
+
+def _require_same_structure(rollouts: list[RolloutBuffer]) -> None:
+    """Raise where rollouts cannot be joined, naming the first thing that differs."""
+    first = rollouts[0]
+    for number, other in enumerate(rollouts[1:], start=1):
+        for name in ("obs", "actions", "states", "action_masks", "context"):
+            mine, theirs = getattr(first, name), getattr(other, name)
+            if tree_structure(mine) != tree_structure(theirs):
+                raise RolloutError(
+                    f"Rollout {number} has {name} {tree_structure(theirs)}, rollout 0 has {tree_structure(mine)}. "
+                    "Only rollouts of one kind of environment and policy can be joined."
+                )
+            for (path, a), (_, b) in zip(tree_items(mine, name), tree_items(theirs, name), strict=True):
+                if a.shape[2:] != b.shape[2:] or a.dtype != b.dtype:
+                    raise RolloutError(
+                        f"Rollout {number} has {path} of {tuple(b.shape[2:])} {b.dtype} per step, rollout 0 of "
+                        f"{tuple(a.shape[2:])} {a.dtype}. Only rollouts of one kind of environment can be joined."
+                    )
+        if first.sequence_length != other.sequence_length:
+            raise RolloutError(
+                f"Rollout {number} stores memory every {other.sequence_length} steps, rollout 0 every "
+                f"{first.sequence_length}. Collect both with one bptt_length."
+            )
 
 
 def _lengthened(tree: Tree, steps: int, name: str) -> Tree:
@@ -77,13 +112,13 @@ def _lengthened(tree: Tree, steps: int, name: str) -> Tree:
 
 def save_rollouts(rollout: RolloutBuffer | Mapping[str, Any], path: str | Path) -> Path:
     """Write a rollout to one safetensors file: no pickle, readable from any language."""
-    buffer = rollout if isinstance(rollout, RolloutBuffer) else RolloutBuffer.from_dict(rollout)
+    buffer = _as_buffer(rollout)
     tensors: dict[str, Tensor] = {}
     structure: dict[str, Any] = {}
-    for name in _TREES:
+    for name in TREES:
         tree = getattr(buffer, name)
         structure[name] = _described(tree)
-        tensors |= {key: leaf.contiguous().clone() for key, leaf in tree_items(tree, name)}
+        tensors |= {key: leaf.cpu().contiguous().clone() for key, leaf in tree_items(tree, name)}
     described = {
         "format": FORMAT,
         "structure": structure,
@@ -94,31 +129,44 @@ def save_rollouts(rollout: RolloutBuffer | Mapping[str, Any], path: str | Path) 
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f"{target.name}.partial")
-    save_file(tensors, partial, metadata={"twostep": json.dumps(described)})
+    save_file(tensors, partial, metadata={"twostep": json.dumps(described), "sha256": _digest(tensors, described)})
     return partial.replace(target)
 
 
 def load_rollouts(path: str | Path, device: torch.device | str = "cpu") -> RolloutBuffer:
     """Read a rollout that `save_rollouts` wrote."""
     try:
-        with safe_open(str(path), framework="pt", device=str(device)) as file:
-            described = json.loads((file.metadata() or {}).get("twostep", "null"))
+        with safe_open(str(path), framework="pt") as file:
+            metadata = file.metadata() or {}
+            described = json.loads(metadata.get("twostep", "null"))
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a dict
     except FileNotFoundError as error:
         raise RolloutError(f"There is no rollout file at {path}.") from error
-    except (SafetensorError, OSError, json.JSONDecodeError) as error:
+    except (SafetensorError, OSError, ValueError) as error:
         raise RolloutError(f"{path} is not a whole rollout file: {error}. Collect it again.") from error
-    if described is None:
+    if not isinstance(described, dict) or "format" not in described:
         raise RolloutError(f"{path} holds tensors but no rollout. Use a file that save_rollouts wrote.")
     if described["format"] > FORMAT:
         raise RolloutError(f"{path} has format {described['format']}, newer than this version reads. Upgrade twostep.")
+    if metadata.get("sha256") != _digest(tensors, described):
+        raise RolloutError(f"{path} is damaged: its SHA-256 is not the one it carries. Collect it again.")
     fields = {name: _rebuilt(shape, name, tensors) for name, shape in described["structure"].items()}
-    return RolloutBuffer(
+    rollout = RolloutBuffer(
         **fields,
         sequence_length=described["sequence_length"],
         episodes=[Episode(**episode) for episode in described["episodes"]],
         policy_version=described["policy_version"],
     )
+    return rollout.to(device)
+
+
+def _digest(tensors: Mapping[str, Tensor], described: dict[str, Any]) -> str:
+    """Return the SHA-256 of tensors on the CPU with their names, types and shapes, and of what is said about them."""
+    digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
+    for key in sorted(tensors):
+        digest.update(f"{key} {tensors[key].dtype} {tuple(tensors[key].shape)}".encode())
+        digest.update(tensors[key].reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def _described(tree: Tree) -> Any:

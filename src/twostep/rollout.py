@@ -5,6 +5,7 @@ Legend: T steps, B rows (one agent slot of one environment each), L steps per se
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -12,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from twostep.learn.advantages import gae
+from twostep.columns import FLAGS, NUMBERS, PORTABLE_NAMES, TREES, restored
 from twostep.errors import RolloutError
+from twostep.advantages import gae
 from twostep.sequences import Minibatch, Sequences
 from twostep.tree import Tree, tree_items, tree_leaves, tree_map, tree_structure
 
@@ -34,7 +36,7 @@ class Episode:
     """What the environment said at its end, where that is a number, a text or a truth value."""
 
 
-@dataclass
+@dataclass(eq=False)
 class RolloutBuffer:
     """One rollout; see `docs/architecture.md` for the table of fields."""
 
@@ -96,8 +98,8 @@ class RolloutBuffer:
             return torch.zeros((steps, *leaf.shape), dtype=leaf.dtype, device=device)
 
         rows = (num_steps, num_agents)
-        flags = {name: torch.zeros(rows, dtype=torch.bool, device=device) for name in _FLAGS}
-        numbers = {name: torch.zeros(rows, device=device) for name in _NUMBERS}
+        columns: dict[str, Any] = {name: torch.zeros(rows, device=device) for name in NUMBERS}
+        columns |= {name: torch.zeros(rows, dtype=torch.bool, device=device) for name in FLAGS}
         sequences = -(-num_steps // sequence_length)
         return cls(
             obs=tree_map(steps_of, _example(obs_dim, num_agents)),
@@ -105,9 +107,8 @@ class RolloutBuffer:
             valid=torch.ones(rows, dtype=torch.bool, device=device),
             states=tree_map(lambda leaf: steps_of(leaf, sequences), state),
             sequence_length=sequence_length,
-            action_masks=tree_map(steps_of, action_masks),
-            **numbers,
-            **flags,
+            action_masks=tree_map(lambda leaf: steps_of(leaf).fill_(1), action_masks),
+            **columns,
         )
 
     @property
@@ -135,8 +136,8 @@ class RolloutBuffer:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tensors."""
-        return sum(leaf.numel() * leaf.element_size() for _, leaf in _tensors(self))
+        """Bytes of all tensors; what is the same at every step (context) is held once."""
+        return sum(_nbytes(leaf) for _, leaf in _tensors(self))
 
     def add(
         self,
@@ -149,38 +150,46 @@ class RolloutBuffer:
         hidden_state: Tree = None,
         *,
         truncated: Any = False,
+        final_value: Any = 0.0,
         action_mask: Tree = None,
         valid: Any = True,
     ) -> None:
-        """Store one step of every row; `done` says that this action ended the episode, `truncated` that it was cut.
+        """Store a copy of one step of every row; steps that are never added do not count.
 
+        `done` says that this action ended the episode, `truncated` that it was cut, in a state worth `final_value`.
         `hidden_state` is the memory before the step; only what enters a sequence is kept.
         """
         t = self.position
         if t >= self.num_steps:
             raise RolloutError(f"The buffer holds num_steps={self.num_steps} steps and is full. Call reset() first.")
-        _write(self.obs, t, obs)
-        _write(self.actions, t, action)
-        for name, value_now in (("rewards", reward), ("values", value), ("logprobs", log_prob), ("valid", valid)):
-            _write(getattr(self, name), t, value_now)
-        cut = torch.as_tensor(truncated, device=self.device)
-        ended = torch.as_tensor(done, device=self.device).bool()
-        _write(self.truncated, t, cut)
-        _write(self.terminated, t, ended & ~cut)
+        if t == 0:
+            self.valid.fill_(False)
+        columns = {"obs": obs, "actions": action, "rewards": reward, "values": value, "logprobs": log_prob}
+        columns |= {"next_values": final_value, "terminated": done, "truncated": truncated, "valid": valid}
+        for name, column in columns.items():
+            _write(getattr(self, name), t, column, name)
+        self.terminated[t] &= ~self.truncated[t]
+        for step in range(max(t - 1, 0), t + 1):  # until the next value is known, the last one stands for it
+            self.next_values[step] = torch.where(self.truncated[step], self.next_values[step], self.values[t])
         if t + 1 < self.num_steps:
-            _write(self.episode_starts, t + 1, ended | cut)
-        if action_mask is not None and self.action_masks is not None:
-            _write(self.action_masks, t, action_mask)
-        if hidden_state is not None and t % self.sequence_length == 0:
-            _write(self.states, t // self.sequence_length, hidden_state)
+            self.episode_starts[t + 1] = self._ended(t)
+        if action_mask is not None:
+            _write(self.action_masks, t, action_mask, "action_masks")
+        if t % self.sequence_length == 0 and tree_leaves(self.states):
+            if hidden_state is None:
+                raise RolloutError(f"Step {t} begins a sequence, so it needs the memory before it: pass hidden_state=.")
+            _write(self.states, t // self.sequence_length, hidden_state, "states")
         self.position += 1
 
     def reset(self) -> None:
         """Start filling anew; what was stored is overwritten step by step."""
+        if self.position:
+            self.episode_starts[0] = self._ended(self.position - 1)
         self.position = 0
-        self.advantages = self.returns = None
+        self.advantages = self.returns = self.context = self.policy_version = None
         self.episodes = []
         self.valid.fill_(True)
+        tree_map(lambda leaf: leaf.fill_(1), self.action_masks)
 
     def compute_gae(
         self,
@@ -196,6 +205,11 @@ class RolloutBuffer:
         """
         if next_value is not None:
             self._complete(next_value, next_done)
+        elif self.position and not bool(self._ended(self.position - 1).all()):
+            raise RolloutError(
+                f"Step {self.position - 1} is the last one added and its episodes go on, so advantages need the value "
+                "of the state it led to: compute_gae(next_value=...)."
+            )
         self.advantages, self.returns = gae(
             self.rewards,
             self.values,
@@ -207,14 +221,21 @@ class RolloutBuffer:
             valid=self.valid,
         )
 
+    def _ended(self, t: int) -> Tensor:
+        return self.terminated[t] | self.truncated[t]
+
     def _complete(self, next_value: Tensor, next_done: Tensor | None) -> None:
         """Derive what a collector would have stored from values and start-of-step flags."""
-        cut = self.truncated
-        self.next_values[:-1].copy_(torch.where(cut[:-1], self.next_values[:-1], self.values[1:]))
-        self.next_values[-1].copy_(torch.where(cut[-1], self.next_values[-1], next_value.to(self.device)))
-        self.terminated[:-1].copy_(self.episode_starts[1:] & ~cut[:-1])
+        if not self.num_steps:
+            return
+        cut, last = self.truncated, (self.position or self.num_steps) - 1
+        after = torch.cat((self.values[1:], self.values[-1:]))
+        _write(after, last, next_value, "next_value")
+        self.next_values.copy_(torch.where(cut, self.next_values, after))
+        self.terminated[:last] = self.episode_starts[1 : last + 1] & ~cut[:last]
         if next_done is not None:
-            self.terminated[-1].copy_(next_done.to(self.device).bool() & ~cut[-1])
+            _write(self.terminated, last, next_done, "next_done")
+            self.terminated[last] &= ~cut[last]
 
     def get(self, batch_size: int | None = None, bptt_length: int | None = None) -> Any:
         """Return the portable dict, or iterate once over shuffled minibatches of `batch_size` sequences.
@@ -242,7 +263,7 @@ class RolloutBuffer:
         """Return this rollout on `device`: itself when it already is there."""
         if self.device == torch.device(device):
             return self
-        moved = {name: tree_map(lambda leaf: leaf.to(device), getattr(self, name)) for name in _TREES}
+        moved = {name: tree_map(lambda leaf: leaf.to(device), getattr(self, name)) for name in TREES}
         return RolloutBuffer(
             **moved,
             sequence_length=self.sequence_length,
@@ -254,10 +275,11 @@ class RolloutBuffer:
     def to_dict(self) -> dict[str, Any]:
         """Return the portable form: tensors with time and rows joined, plain containers, nothing else.
 
-        `torch.save` and a plain `torch.load` keep it; `from_dict` restores the shape. The tensors are the rollout's own.
+        `torch.save` and a plain `torch.load` keep it; `from_dict` restores the shape. The tensors are the
+        rollout's own.
         """
         data: dict[str, Any] = {}
-        for name in _TREES:
+        for name in TREES:
             tree = getattr(self, name)
             if tree is None or (name == "states" and not tree_leaves(tree)):
                 continue
@@ -271,32 +293,13 @@ class RolloutBuffer:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RolloutBuffer:
-        """Restore a rollout from `to_dict`, or from any dict with at least the six columns that learning needs.
+        """Restore a rollout from `to_dict`, or from any dict with at least the five columns that learning needs.
 
-        Without `shape`, every entry is one transition of a row of its own in time order.
+        Without `shape`, entries are the transitions of one row in time order. Without `next_values`, the states that
+        cuts and the last step led to are unknown: they are valued like the states before them.
         """
-        known = {SHORT_NAMES.get(name, name): value for name, value in data.items()}
-        missing = [name for name in ("obs", "actions", "logprobs", "values", "rewards") if name not in known]
-        if missing:
-            raise RolloutError(
-                f"Rollout data lacks {', '.join(PORTABLE_NAMES.get(name, name) for name in missing)}; it has "
-                f"{', '.join(sorted(map(str, data)))}. Use the dict that collect_rollouts or to_dict gives."
-            )
-        total = known["rewards"].numel()
-        steps, rows = known.get("shape", (total, 1))
-        if steps * rows != total:
-            raise RolloutError(f"shape={[steps, rows]} does not fit {total} rewards; it must be [steps, rows].")
-        return cls(**_restored(known, int(steps), int(rows)))
-
-
-_NUMBERS = ("logprobs", "values", "rewards", "next_values")
-_FLAGS = ("terminated", "truncated", "episode_starts")
-_TREES = (
-    *("obs", "actions", *_NUMBERS, *_FLAGS, "valid"),
-    *("states", "action_masks", "context", "advantages", "returns"),
-)
-PORTABLE_NAMES = {"obs": "observations", "logprobs": "log_probs"}
-SHORT_NAMES = {long: short for short, long in PORTABLE_NAMES.items()}
+        fields = restored(data)
+        return cls(**fields, episodes=[Episode(**episode) for episode in data.get("episodes", ())])
 
 
 def _example(description: int | Tree, rows: int) -> Tree:
@@ -305,78 +308,28 @@ def _example(description: int | Tree, rows: int) -> Tree:
     return description
 
 
-def _write(target: Tree, t: int, value: Tree) -> None:
-    def write(leaf: Tensor, new: Any) -> None:
-        new = torch.as_tensor(new, device=leaf.device)
-        leaf[t].copy_(new.reshape(leaf[t].shape) if new.numel() == leaf[t].numel() else new)
+def _write(target: Tree, t: int, value: Tree, name: str) -> None:
+    """Copy one step's `[B, ...]` into `target[t]`; one number may stand for all rows, and sizes of 1 may be missing."""
 
+    def write(leaf: Tensor, new: Any) -> None:
+        new, kept = torch.as_tensor(new, device=leaf.device).detach(), leaf[t]
+        if new.dim() and [size for size in new.shape if size != 1] != [size for size in kept.shape if size != 1]:
+            raise RolloutError(f"{name} of step {t} has shape {tuple(new.shape)}; it must be {tuple(kept.shape)}.")
+        kept.copy_(new.reshape(kept.shape) if new.dim() else new)
+
+    if tree_structure(target) != tree_structure(value):
+        raise RolloutError(
+            f"{name} of step {t} is {tree_structure(value)}, but the buffer was created for {tree_structure(target)}. "
+            "Describe every part when creating the buffer."
+        )
     tree_map(write, target, value)
 
 
+def _nbytes(leaf: Tensor) -> int:
+    sizes = [size for size, stride in zip(leaf.shape, leaf.stride(), strict=True) if stride]
+    return math.prod(sizes) * leaf.element_size()
+
+
 def _tensors(rollout: RolloutBuffer) -> Iterator[tuple[str, Tensor]]:
-    for name in _TREES:
+    for name in TREES:
         yield from tree_items(getattr(rollout, name), name)
-
-
-def _restored(known: Mapping[str, Any], steps: int, rows: int) -> dict[str, Any]:
-    """Bring columns back to `[T, B, ...]` and fill in what a foreign dict does not have."""
-    length = int(known.get("sequence_length", 1))
-    sequences = -(-steps // length)
-
-    def shaped(name: str) -> Tree:
-        first = sequences if name == "states" else steps
-        try:
-            return tree_map(lambda leaf: torch.as_tensor(leaf).reshape(first, rows, *leaf.shape[1:]), known[name])
-        except RuntimeError as error:
-            raise RolloutError(f"{name} does not have {steps * rows} entries like the rewards: {error}") from error
-
-    fields: dict[str, Any] = {name: shaped(name) for name in _TREES if known.get(name) is not None}
-    for name in ("rewards", "logprobs", "values", "next_values", "advantages", "returns", *_FLAGS, "valid"):
-        if name in fields and fields[name].dim() != 2:
-            fields[name] = fields[name].reshape(steps, rows)
-    device = fields["rewards"].device
-    _derive_flags(fields, known, steps, rows)
-    fields.setdefault("valid", torch.ones(steps, rows, dtype=torch.bool, device=device))
-    if "next_values" not in fields:
-        after_last = torch.zeros_like(fields["values"][:1])
-        fields["next_values"] = torch.cat((fields["values"][1:], after_last)) if steps else fields["values"].clone()
-    episodes = [Episode(**episode) for episode in known.get("episodes", ())]
-    version = known.get("policy_version")
-    return {**fields, "sequence_length": length, "episodes": episodes, "policy_version": version}
-
-
-def _derive_flags(fields: dict[str, Any], known: Mapping[str, Any], steps: int, rows: int) -> None:
-    """Complete the flags: `dones` are ends of the step, not told apart, so they count as terminations."""
-    none = torch.zeros(steps, rows, dtype=torch.bool, device=fields["rewards"].device)
-    fields.setdefault("truncated", none.clone())
-    if "terminated" not in fields:
-        dones = torch.as_tensor(known["dones"]).reshape(steps, rows).bool() if "dones" in known else none.clone()
-        fields["terminated"] = dones & ~fields["truncated"]
-    if "episode_starts" not in fields:
-        starts = torch.ones_like(none)
-        starts[1:] = (fields["terminated"] | fields["truncated"])[:-1]
-        fields["episode_starts"] = starts
-
-
-def same_structure(rollouts: list[RolloutBuffer]) -> None:
-    """Raise where rollouts cannot be joined, naming the first thing that differs."""
-    first = rollouts[0]
-    for number, other in enumerate(rollouts[1:], start=1):
-        for name in ("obs", "actions", "states", "action_masks", "context"):
-            mine, theirs = getattr(first, name), getattr(other, name)
-            if tree_structure(mine) != tree_structure(theirs):
-                raise RolloutError(
-                    f"Rollout {number} has {name} {tree_structure(theirs)}, rollout 0 has {tree_structure(mine)}. "
-                    "Only rollouts of one kind of environment and policy can be joined."
-                )
-            for (path, a), (_, b) in zip(tree_items(mine, name), tree_items(theirs, name), strict=True):
-                if a.shape[2:] != b.shape[2:] or a.dtype != b.dtype:
-                    raise RolloutError(
-                        f"Rollout {number} has {path} of {tuple(b.shape[2:])} {b.dtype} per step, rollout 0 of "
-                        f"{tuple(a.shape[2:])} {a.dtype}. Only rollouts of one kind of environment can be joined."
-                    )
-        if first.sequence_length != other.sequence_length:
-            raise RolloutError(
-                f"Rollout {number} stores memory every {other.sequence_length} steps, rollout 0 every "
-                f"{first.sequence_length}. Collect both with one bptt_length."
-            )

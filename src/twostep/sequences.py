@@ -1,14 +1,15 @@
 """From a rollout to shuffled minibatches of whole sequences.
 
 A rollout `[T, B]` is cut into sequences of L steps: the memory entering each is stored with the rollout. Sequences are
-shuffled across rows and time; nothing is dropped: a last sequence shorter than L is filled up with invalid steps, and a
-remainder of sequences makes a smaller minibatch. Without memory L is 1 and a sequence is a transition.
+shuffled across rows and time; nothing is dropped: a last sequence shorter than L is filled up with invalid steps, and
+minibatches differ by at most one sequence. Without memory L is 1 and a sequence is a transition.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -41,11 +42,20 @@ class Minibatch:
     conditions: dict[str, Any] = field(default_factory=dict[str, Any])
     """What else the policy was conditioned on, by keyword: `action_masks` and what the rollout's context names."""
 
+    def tensors(self) -> Tree:
+        """Return everything that the loss reads as one tree."""
+        everything = (self.obs, self.actions, self.logprobs, self.values, self.advantages, self.returns, self.rewards)
+        return (*everything, self.episode_starts, self.states, self.valid, self.conditions)
+
+    def with_tensors(self, tree: Tree) -> Minibatch:
+        """Return a minibatch like this one that holds the tensors of such a tree."""
+        return Minibatch(*tree[:-1], count=self.count, conditions=tree[-1])
+
     def pieces(self, number: int) -> Iterator[Minibatch]:
         """Split along sequences, so that a large minibatch goes through the network in parts."""
         size = self.logprobs.shape[1]
         bounds = [size * i // number for i in range(number + 1)]
-        for start, stop in zip(bounds, bounds[1:], strict=False):
+        for start, stop in pairwise(bounds):
             if stop > start:
                 yield self._narrow(start, stop)
 
@@ -81,9 +91,8 @@ class Sequences:
         self.full = bool(rollout.valid.all()) and steps % self.length == 0
         self.starts, self.rows, self.valid_counts = _index(rollout.valid, self.length, per_row)
         self.num_rows, self.num_steps = rows, steps
-        self.scalars = torch.stack(
-            (rollout.logprobs, rollout.values, advantages, returns, rollout.rewards)
-        ).flatten(1, 2)  # [5, T * B]
+        columns = (rollout.logprobs, rollout.values, advantages, returns, rollout.rewards)
+        self.scalars = torch.stack(columns).flatten(1, 2)  # [5, T * B]
         self.rollout = rollout
         self.device = rollout.rewards.device
 
@@ -98,10 +107,13 @@ class Sequences:
         return max(1, min(num_minibatches, len(self)))
 
     def epoch(self, number: int, generator: torch.Generator | None = None) -> Iterator[Minibatch]:
-        """Yield `number` minibatches that together hold every sequence once, in a new random order.
+        """Yield `number` minibatches, at most one per sequence, that hold every sequence once in a new random order.
 
         Everything is gathered once in the order of the epoch; minibatches are slices of it.
         """
+        number = min(number, len(self))
+        if not number:
+            return
         shuffled = torch.randperm(len(self), generator=generator)
         order = shuffled.to(self.device, non_blocking=True)
         sizes = [len(self) * (i + 1) // number - len(self) * i // number for i in range(number)]
@@ -126,6 +138,8 @@ class Sequences:
             "context": _gather_at(rollout.context, index // self.num_rows, index % self.num_rows),
             "valid": None if self.full else rollout.valid.flatten().index_select(0, index) & torch.cat(inside),
         }
+        if gathered["valid"] is not None:
+            _make_finite(gathered["obs"], gathered["valid"])
         counts = None if self.full else self.valid_counts[shuffled]
         yield from self._slices(gathered, sizes, counts)
 
@@ -161,8 +175,7 @@ class Sequences:
 
 def _index(valid: Tensor, length: int, per_row: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return first step, row and number of valid steps of every sequence that has any."""
-    steps, rows = valid.shape
-    padded = torch.nn.functional.pad(valid, (0, 0, 0, per_row * length - steps))
+    padded = torch.nn.functional.pad(valid, (0, 0, 0, per_row * length - valid.shape[0]))
     counts = padded.unflatten(0, (per_row, length)).sum(1)  # [T / L, B]
     block, row = counts.nonzero(as_tuple=True)
     return block * length, row, counts[block, row].cpu()
@@ -175,3 +188,14 @@ def _gather(tree: Tree, index: Tensor) -> Tree:
 def _gather_at(tree: Tree, steps: Tensor, rows: Tensor) -> Tree:
     """Gather by step and row without first flattening, for leaves that are views of one value per row."""
     return tree_map(lambda leaf: leaf[steps, rows], tree)
+
+
+def _make_finite(tree: Tree, valid: Tensor) -> None:
+    """Replace, where nobody was, numbers that are not finite: times a gradient of 0 they would still give NaN."""
+
+    def replace(leaf: Tensor) -> None:
+        if leaf.is_floating_point():
+            nobody = ~valid.view(-1, *[1] * (leaf.dim() - 1))
+            leaf.masked_fill_(nobody & ~leaf.isfinite(), 0.0)
+
+    tree_map(replace, tree)

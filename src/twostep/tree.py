@@ -6,7 +6,7 @@ Dict keys are walked in sorted order, so two trees of the same structure always 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 Tree = Any
@@ -39,6 +39,12 @@ def tree_items(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from tree_items(branch, f"{prefix}/{position}" if prefix else str(position))
     elif tree is not None:
         yield prefix, tree
+
+
+def tree_filled(tree: Tree, leaves: Iterable[Any]) -> Tree:
+    """Return a tree like `tree` whose leaves are those given, in the order of `tree_leaves`."""
+    supply = iter(leaves)
+    return tree_map(lambda _: next(supply), tree)
 
 
 def tree_stack(stack: Callable[[list[Any]], Any], trees: list[Tree]) -> Tree:

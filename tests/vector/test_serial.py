@@ -155,7 +155,11 @@ def test_time_limits_of_gymnasium_are_kept_though_their_wrapper_is_stepped_aroun
         step = env.step(np.array([0, 0, 0]))
         cuts.append(step.truncated.tolist())
         assert not step.terminated.any()
-    assert [[t + 1 for t in range(12) if cuts[t][row]] for row in range(3)] == [[2, 4, 6, 8, 10, 12], [3, 6, 9, 12], [5, 10]]
+    assert [[t + 1 for t in range(12) if cuts[t][row]] for row in range(3)] == [
+        [2, 4, 6, 8, 10, 12],
+        [3, 6, 9, 12],
+        [5, 10],
+    ]
     env.reset()
     assert [env.step(np.array([0, 0, 0])).truncated.any() for _ in range(2)] == [False, True]
 
@@ -192,7 +196,7 @@ def test_row_seeds_do_not_overlap_between_neighbouring_seeds() -> None:
     assert row_seeds(0, 8)[:3] == row_seeds(0, 3)
     assert len({seed for run in range(50) for seed in row_seeds(run, 64)}) == 50 * 64
     assert max(row_seeds(7, 100)) < 2**31
-    with pytest.raises(EnvError, match="seed=-1.*0 or more"):
+    with pytest.raises(EnvError, match=r"seed=-1.*0 or more"):
         row_seeds(-1, 2)
 
 
@@ -351,7 +355,7 @@ def test_masks_of_multi_discrete_actions_are_joined_and_each_part_needs_a_choice
     env.envs[0].mask = (np.array([0, 1]), np.array([1, 0, 0]))
     assert env.step(np.array([[0, 1]])).action_masks.tolist() == [[False, True, True, False, False]]
     env.envs[0].mask = np.array([1, 1, 0, 0, 0])
-    with pytest.raises(EnvError, match="part 1 of MultiDiscrete.*At least one"):
+    with pytest.raises(EnvError, match=r"part 1 of MultiDiscrete.*At least one"):
         env.step(np.array([[0, 1]]))
 
 
@@ -377,7 +381,9 @@ class Failing(Counter):
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="notes came with Python 3.11")
-@pytest.mark.parametrize(("when", "message", "call"), [("step", "wheel lost", r"step\(1\)"), ("reset", "no track", "reset")])
+@pytest.mark.parametrize(
+    ("when", "message", "call"), [("step", "wheel lost", r"step\(1\)"), ("reset", "no track", "reset")]
+)
 def test_errors_of_an_environment_stay_as_they_are_with_a_note_of_where(when: str, message: str, call: str) -> None:
     env = SerialVectorEnv([Counter(), Failing(when)], check=False)
     env.reset(seed=5)

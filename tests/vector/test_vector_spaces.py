@@ -66,7 +66,9 @@ def test_batches_of_actions_split_into_the_actions_of_the_rows(space: spaces.Spa
     assert equal(cast_actions(space, batch), batch)
 
 
-@pytest.mark.parametrize("space", [spaces.Text(5), spaces.Sequence(spaces.Discrete(2)), spaces.Graph(spaces.Discrete(2), None)])
+@pytest.mark.parametrize(
+    "space", [spaces.Text(5), spaces.Sequence(spaces.Discrete(2)), spaces.Graph(spaces.Discrete(2), None)]
+)
 def test_spaces_without_a_fixed_shape_are_refused_with_their_path(space: spaces.Space[Any]) -> None:
     with pytest.raises(EnvError, match=r"obs\['a'\]\[1\] is .* not supported.*Box, Discrete"):
         require_supported_space(spaces.Dict({"a": spaces.Tuple([spaces.Discrete(2), space])}), "obs")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 import time
@@ -21,6 +22,8 @@ from twostep.stats.sinks import CsvSink, JsonLinesSink, TensorBoardSink
 
 if TYPE_CHECKING:
     from twostep.trainer import PPOTrainer
+
+_LOG = logging.getLogger("twostep.cli")
 
 EPISODES_TO_BE_SOLVED = 100
 INTERRUPTED, TERMINATED = 130, 143
@@ -47,8 +50,6 @@ def run_training(config: TrainingConfig) -> int:
         run = _Run(config, trainer, folder)
         with _sigterm_as_interrupt() as signals, run.progress:
             failure = run.train()
-            if failure is None:
-                trainer.save_checkpoint(folder / CHECKPOINT)
         run.report(time.monotonic() - started, failure)
     finally:
         env.close()
@@ -108,9 +109,10 @@ class _Run:
                 solved_at=config.trainer.solved_at,
             )
         self._checkpoints = 0
+        self._could_not_save = False
 
     def train(self) -> TwostepError | None:
-        """Train to the end, or until something of the user's stops it, which is returned."""
+        """Train to the end and save, or until something of the user's stops it, which is returned."""
         settings = self.config.trainer
         try:
             self.trainer.train(
@@ -119,6 +121,7 @@ class _Run:
                 callback=self._after_update,
                 sinks=self._sinks(),
             )
+            self.trainer.save_checkpoint(self.folder / CHECKPOINT)
         except TwostepError as error:
             return error
         return None
@@ -131,10 +134,10 @@ class _Run:
         print(f"{self.config.env.id}: {self._outcome(seconds, failure)}")
         print(f"  {self.folder}")
         if (self.folder / CHECKPOINT).is_dir():
-            print(f"    {CHECKPOINT:18} the agent, and all that is needed to go on")
+            print(f"    {CHECKPOINT:20} the agent, and all that is needed to go on")
         if drawn:
-            print(f"    {CURVE_FILE:18} the run as a picture")
-        print(f"    {METRICS_FILE:18} a row per update; config.yaml: every setting")
+            print(f"    {CURVE_FILE:20} the run as a picture")
+        print(f"    {METRICS_FILE:20} a row per update; config.yaml: every setting")
         if failure is not None:
             complain(f"training failed: {failure}")
         else:
@@ -143,7 +146,6 @@ class _Run:
     def _outcome(self, seconds: float, failure: TwostepError | None) -> str:
         trainer, settings = self.trainer, self.config.trainer
         rewards = list(trainer.episode_rewards)
-        mean = number(sum(rewards) / len(rewards)) if rewards else "unknown, as no episode ended,"
         how = "finished"
         if self.solved:
             how = f"solved ({settings.solved_at:g})"
@@ -151,18 +153,30 @@ class _Run:
             how = "failed"
         elif trainer.interrupted:
             how = "stopped"
-        over = f" over the last {len(rewards)} episodes" if rewards else ""
-        return f"{how} after {trainer.total_timesteps:,} steps in {duration(seconds)}; mean return {mean}{over}."
+        result = "no episode has ended yet"
+        if rewards:
+            last = f"{len(rewards)} episodes" if len(rewards) > 1 else "episode"
+            result = f"mean return {number(sum(rewards) / len(rewards))} over the last {last}"
+        return f"{how} after {trainer.total_timesteps:,} steps in {duration(seconds)}; {result}."
 
     def _after_update(self, trainer: PPOTrainer, metrics: dict[str, float]) -> bool:
         settings = self.config.trainer
         self.progress.log(metrics, trainer.total_timesteps)
         if settings.checkpoint_every and trainer.total_timesteps // settings.checkpoint_every > self._checkpoints:
             self._checkpoints = trainer.total_timesteps // settings.checkpoint_every
-            trainer.save_checkpoint(self.folder / CHECKPOINT)
+            self._save_on_the_way()
         enough = metrics["episodes"] >= EPISODES_TO_BE_SOLVED
         self.solved = settings.solved_at is not None and enough and metrics["mean_reward"] >= settings.solved_at
         return not self.solved
+
+    def _save_on_the_way(self) -> None:
+        """Save, or say once why not: training goes on, and what was saved before is intact."""
+        try:
+            self.trainer.save_checkpoint(self.folder / CHECKPOINT)
+        except TwostepError as error:
+            if not self._could_not_save:
+                _LOG.warning("training goes on without this checkpoint: %s", error)
+            self._could_not_save = True
 
     def _sinks(self) -> list[Sink]:
         sinks: list[Sink] = [JsonLinesSink(self.folder / METRICS_FILE)]

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from twostep.collect.acting import Actor, drawing_from
 from twostep.collect.episodes import EpisodeTracker
 from twostep.collect.recording import Recording
 from twostep.errors import NumericsError, RolloutError
@@ -47,6 +48,7 @@ class RolloutCollector:
             self.generator.seed()
         else:
             self.generator.manual_seed(seed)
+        self.actor = Actor(self.policy, self.device)
         self.state: Tree = ()
         self.step: Step | None = None
         self.tracker = EpisodeTracker(vecenv.num_rows)
@@ -94,7 +96,7 @@ class RolloutCollector:
         conditions = self._conditions(context)
         with torch.no_grad():
             recording = Recording(self._buffer(steps, self.step, conditions), self.step)
-        with torch.inference_mode():
+        with torch.inference_mode(), drawing_from(self.generator):
             for t in range(steps):
                 self._act(recording, t, conditions)
             columns = recording.finish()
@@ -113,12 +115,10 @@ class RolloutCollector:
             _keep_state(rollout, t // rollout.sequence_length, self.state)
         if masks is not None:
             conditions = {**conditions, "action_masks": masks}
-        output = self.policy(obs, self.state, starts, **conditions)
-        actions = output.distribution.sample(self.generator)
-        recording.acted(actions, output)
-        self.state = output.state
-        outward = self.policy.to_env(tree_map(_first, actions))
-        self.step = self.vecenv.step(recording.outward(outward))
+        acted = self.actor(obs, self.state, starts, conditions)
+        recording.acted(acted)
+        self.state = acted.state
+        self.step = self.vecenv.step(recording.outward(acted.outward))
         recording.after(t, self.step, self.state)
 
     def _value_next_states(self, recording: Recording, conditions: dict[str, Tensor]) -> None:

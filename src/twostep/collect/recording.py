@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from twostep.protocols import PolicyOutput, Step
+from twostep.protocols import Step
+from twostep.collect.acting import Acted
 from twostep.rollout import RolloutBuffer
 from twostep.tree import Tree, tree_leaves, tree_map, tree_stack
 
@@ -60,9 +61,9 @@ class Recording:
             masks = tree_map(lambda leaf: leaf[t : t + 1], rollout.action_masks)
         return tree_map(lambda leaf: leaf[t : t + 1], rollout.obs), starts, masks
 
-    def acted(self, actions: Tree, output: PolicyOutput) -> None:
+    def acted(self, acted: Acted) -> None:
         """Keep what the policy put out, each `[1, B, ...]`."""
-        self.outputs.append((actions, output.distribution.log_prob(actions), output.values))
+        self.outputs.append((acted.actions, acted.logprobs, acted.values))
 
     def outward(self, actions: Tree) -> Tree:
         """Bring actions to where the environment takes them."""

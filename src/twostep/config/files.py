@@ -15,6 +15,7 @@ from twostep.errors import ConfigError
 
 _MOST_BYTES = 1_000_000
 _MOST_VALUES = 10_000
+_MOST_LEVELS = 50
 
 
 class _Loader(yaml.SafeLoader):
@@ -91,7 +92,9 @@ def _lines_of_keys(root: yaml.Node | None, name: str) -> dict[tuple[str, ...], i
         path, node = pending.pop()
         seen += 1
         if seen > _MOST_VALUES:
-            raise ConfigError(f"{name}: more than {_MOST_VALUES:,} values or references in a circle: wrong file?")
+            raise ConfigError(f"{name}: more than {_MOST_VALUES:,} values, or references in a circle: wrong file?")
+        if len(path) > _MOST_LEVELS:
+            raise ConfigError(f"{name}: nested too deeply, or references in a circle: settings have two levels.")
         if node is None:
             continue
         line = node.start_mark.line + 1

@@ -97,6 +97,8 @@ class Vocabulary:
         parts = tuple(part.replace("-", "_") for part in written)
         if parts[0] in self.sections:
             parts = (*self.sections[parts[0]].split("."), *parts[1:])
+        elif self.has_free_keys(self._plain_names().get(parts[0], ())):
+            parts = (*self._plain_names()[parts[0]], *parts[1:])
         if parts in self.fields or parts in self.derived or self.holds_settings(parts):
             return parts
         if self.has_free_keys(parts[:2]):
@@ -114,7 +116,7 @@ class Vocabulary:
 
     def _nearest(self, parts: Path) -> str:
         name, section = parts[-1], parts[0] if len(parts) > 1 else ""
-        all_sections = list(dict.fromkeys(self.sections.values()))
+        all_sections = list(dict.fromkeys(name for name in self.sections.values() if "." not in name))
         if len(all_sections) == 1:
             section = all_sections[0]
         if name in self.only_dotted:

@@ -32,7 +32,7 @@ def resized(size: int, gradient_lengths: torch.Tensor, bounds: tuple[int, int]) 
     if gradient_lengths.numel() > 1:
         noise = float(gradient_lengths.var() / gradient_lengths.mean().square().clamp(min=1e-12))
         if noise > NOISY:
-            size = round(size * GROW)
+            size = max(size + 1, round(size * GROW))
         elif noise < CALM:
-            size = round(size * SHRINK)
+            size = min(size - 1, round(size * SHRINK))
     return min(max(size, smallest), largest)

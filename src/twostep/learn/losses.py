@@ -1,7 +1,8 @@
 """The loss of PPO as pure functions: what to minimise, and what was measured on the way.
 
-Every tensor is `[L, N]`: N sequences of L steps. `valid` tells which of them count, None means all. Means are sums over
-what counts, divided by `count`: pieces of a minibatch given the count of the whole add up to the loss of the whole.
+Every tensor is `[L, N]`: N sequences of L steps. `valid` tells which of them count, None means all; what does not
+count may be anything, NaN included. Means are sums over what counts, divided by `count`: pieces of a minibatch given
+the count of the whole add up to the loss of the whole.
 """
 
 from __future__ import annotations
@@ -25,28 +26,35 @@ def ppo_loss(
     returns: Tensor,
     config: PPOConfig,
     valid: Tensor | None = None,
-    count: int | None = None,
+    count: Tensor | float | None = None,
     value_scale: Tensor | None = None,
 ) -> tuple[Tensor, Metrics]:
     """Return the loss and its parts: clipped surrogate + vf_coef * value loss - ent_coef * entropy.
 
     `value_scale` is the unit of the value loss, for critics that learn normalised returns.
     """
-    count = count or new_logprobs.numel()
+    if count is None:
+        count = new_logprobs.numel() if valid is None else valid.sum().clamp(min=1)
+    if valid is not None:  # first of all: a NaN that is only left out of the sum still gets into the gradient
+        new_logprobs, new_values, entropies = (
+            torch.where(valid, x, 0.0) for x in (new_logprobs, new_values, entropies)
+        )
+        old_logprobs, old_values = (torch.where(valid, x, 0.0) for x in (old_logprobs, old_values))
+        advantages, returns = (torch.where(valid, x, 0.0) for x in (advantages, returns))
     log_ratio = new_logprobs - old_logprobs
     ratio = log_ratio.exp()
     policy_losses = clipped_surrogate(ratio, advantages, config.clip_coef)
     clip = (config.vf_clip_coef or config.clip_coef) if config.clip_vloss else None
     value_losses = squared_value_error(new_values, old_values, returns, clip, value_scale) * config.value_loss_scale
     losses = policy_losses + config.vf_coef * value_losses - config.ent_coef * entropies
-    loss = mean_of(losses, valid, count)
+    loss = losses.sum() / count
     with torch.no_grad():
         metrics = {
             "loss": loss.detach(),
-            "policy_loss": mean_of(policy_losses, valid, count),
-            "value_loss": mean_of(value_losses, valid, count),
-            "entropy": mean_of(entropies, valid, count),
-            **ratio_metrics(ratio, log_ratio, config.clip_coef, valid, count),
+            "policy_loss": policy_losses.sum() / count,
+            "value_loss": value_losses.sum() / count,
+            "entropy": entropies.sum() / count,
+            **ratio_metrics(ratio, log_ratio, config.clip_coef, count),
         }
     return loss, metrics
 
@@ -59,7 +67,7 @@ def clipped_surrogate(ratio: Tensor, advantages: Tensor, clip_coef: float) -> Te
 def squared_value_error(
     new_values: Tensor, old_values: Tensor, returns: Tensor, clip: float | None = None, scale: Tensor | None = None
 ) -> Tensor:
-    """Square how far values are from returns, in units of `scale`; with `clip`, values that moved further count worse."""
+    """Square how far values are from returns, in units of `scale`; `clip` stops rewarding values that move further."""
     if scale is not None:
         new_values, old_values, returns = new_values / scale, old_values / scale, returns / scale
     errors = (new_values - returns).square()
@@ -69,18 +77,13 @@ def squared_value_error(
     return torch.maximum(errors, (clipped - returns).square())
 
 
-def ratio_metrics(ratio: Tensor, log_ratio: Tensor, clip_coef: float, valid: Tensor | None, count: int) -> Metrics:
+def ratio_metrics(ratio: Tensor, log_ratio: Tensor, clip_coef: float, count: Tensor | float) -> Metrics:
     """Tell how far the policy moved from the one that acted: an estimate of the KL, and how much was clipped."""
     moved = ratio - 1
     return {
-        "approx_kl": mean_of(moved - log_ratio, valid, count),
-        "clipfrac": mean_of((moved.abs() > clip_coef).float(), valid, count),
+        "approx_kl": (moved - log_ratio).sum() / count,
+        "clipfrac": (moved.abs() > clip_coef).float().sum() / count,
     }
-
-
-def mean_of(x: Tensor, valid: Tensor | None, count: int) -> Tensor:
-    """Sum what counts and divide by `count`; what does not count may be anything, NaN included."""
-    return (x if valid is None else torch.where(valid, x, 0.0)).sum() / count
 
 
 def normalized(advantages: Tensor, valid: Tensor | None = None) -> Tensor:
@@ -88,5 +91,7 @@ def normalized(advantages: Tensor, valid: Tensor | None = None) -> Tensor:
     counted = advantages if valid is None else advantages[valid]
     if counted.numel() == 0:
         return advantages
-    deviation = counted.std(correction=1) if counted.numel() > 1 else counted.new_zeros(())
-    return (advantages - counted.mean()) / (deviation + 1e-8)
+    if counted.numel() == 1:
+        return advantages - counted
+    deviation, mean = torch.std_mean(counted, correction=1)  # together: equal numbers become exactly 0
+    return (advantages - mean) / (deviation + 1e-8)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from twostep.checkpoint import generator_state, restore_generator
 from twostep.errors import NumericsError, PolicyError, RatioError
-from twostep.learn.advantages import explained_variance
+from twostep.advantages import explained_variance
 from twostep.learn.batch_size import adapted_minibatch_size
 from twostep.learn.losses import Metrics, normalized, ppo_loss
 from twostep.learn.schedules import AdaptiveKL, schedule_for
@@ -20,6 +20,7 @@ from twostep.learn.settings import PPOConfig
 from twostep.normalization import ObservationNormalizer, ReturnNormalizer
 from twostep.policies.actor_critic import PRECISIONS, ActorCritic
 from twostep.policies.adapters import as_policy
+from twostep.recorded import Recorded
 from twostep.rollout import RolloutBuffer
 from twostep.sequences import Minibatch, Sequences
 from twostep.tree import Tree, tree_map
@@ -62,7 +63,10 @@ class PPOOptimizer:
                 f"precision, normalize_obs and normalize_returns need an ActorCritic, not {type(policy).__name__}. "
                 "Do these inside your own network, or leave the settings at their defaults."
             )
-        self._loss = torch.compile(self._plain_loss) if self.config.compile else self._plain_loss
+        self._sizes = [parameter.numel() for parameter in self.parameters]
+        self._recorded = None
+        if isinstance(self.policy, ActorCritic) and self.device.type == "cpu" and not self.policy.convolutional:
+            self._recorded = Recorded(self.policy, self._recordable)
 
     def set_progress(self, progress: float) -> None:
         """Set the learning rate for the part of all training that is done, 0 to 1."""
@@ -165,24 +169,45 @@ class PPOOptimizer:
 
     def gradient(self, minibatch: Minibatch, custom_losses: Sequence[CustomLoss] = ()) -> Metrics:
         """Fill the parameters' gradients with the clipped gradient of a minibatch, and return what was measured."""
-        for parameter in self.parameters:
-            parameter.grad = None
         pieces: Iterable[Minibatch] = (minibatch,)
         if self.config.accumulate > 1:
             pieces = minibatch.pieces(self.config.accumulate)
-        total: Metrics = {}
+        total, flat = {}, None
         for piece in pieces:
-            loss, metrics, values = self._loss(piece, minibatch.count)
-            for custom_loss in custom_losses:
-                extra, extra_metrics = self._custom(custom_loss, piece, values, minibatch.count)
-                loss = loss + extra
-                metrics |= extra_metrics | {"loss": metrics["loss"] + extra.detach()}
-            loss.backward()
+            gradient, metrics = self._gradient(piece, minibatch.count, custom_losses)
+            flat = gradient if flat is None else flat.add_(gradient)
             total = {name: _joined(name, total.get(name), value) for name, value in metrics.items()}
-        total["grad_norm"] = clip_gradients(self.parameters, self.config.max_grad_norm)
+        assert flat is not None
+        total["grad_norm"] = flat.norm()
+        if math.isfinite(self.config.max_grad_norm):
+            flat.mul_((self.config.max_grad_norm / (total["grad_norm"] + 1e-6)).clamp(max=1.0))
+        for parameter, part in zip(self.parameters, flat.split(self._sizes), strict=True):
+            parameter.grad = part.view_as(parameter)
         return total
 
-    def _plain_loss(self, piece: Minibatch, count: int) -> tuple[Tensor, Metrics, Tensor]:
+    def _gradient(
+        self, piece: Minibatch, count: int, custom_losses: Sequence[CustomLoss]
+    ) -> tuple[Tensor, Metrics]:
+        """Return the gradient of a piece, all parameters in one row, and what was measured."""
+        if self._recorded is not None and not custom_losses:
+            self._piece = piece
+            tree = (piece.tensors(), torch.full((), float(count)))
+            flat, *measured = self._recorded(tree, self.policy.fingerprint())
+            return flat, dict(zip(LOSS_METRICS, measured, strict=True))
+        loss, metrics, values = self._loss(piece, count)
+        for custom_loss in custom_losses:
+            extra, extra_metrics = self._custom(custom_loss, piece, values, count)
+            loss = loss + extra
+            metrics |= extra_metrics | {"loss": metrics["loss"] + extra.detach()}
+        return _flat_gradient(loss, self.policy), metrics
+
+    def _recordable(self, tree: Tree) -> tuple[Tensor, ...]:
+        """Do what `_gradient` does, as a function of nothing but tensors."""
+        tensors, count = tree
+        loss, metrics, _ = self._loss(self._piece.with_tensors(tensors), count)
+        return _flat_gradient(loss, self.policy), *(metrics[name] for name in LOSS_METRICS)
+
+    def _loss(self, piece: Minibatch, count: Tensor | float) -> tuple[Tensor, Metrics, Tensor]:
         output = self.policy(piece.obs, piece.states, piece.episode_starts, **piece.conditions)
         new_logprobs = output.distribution.log_prob(piece.actions)
         loss, metrics = ppo_loss(
@@ -271,10 +296,8 @@ class PPOOptimizer:
             group["lr"] = lr
 
 
-EMPTY_METRICS = (
-    *("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clipfrac", "grad_norm", "ratio_error"),
-    *("explained_variance", "epochs", "lr"),
-)
+LOSS_METRICS = ("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clipfrac", "ratio_error")
+EMPTY_METRICS = (*LOSS_METRICS, "grad_norm", "explained_variance", "epochs", "lr")
 
 
 def make_optimizer(parameters: list[nn.Parameter], config: PPOConfig) -> torch.optim.Optimizer:
@@ -287,14 +310,11 @@ def make_optimizer(parameters: list[nn.Parameter], config: PPOConfig) -> torch.o
     )
 
 
-@torch.no_grad()
-def clip_gradients(parameters: list[nn.Parameter], max_norm: float) -> Tensor:
-    """Scale all gradients so that their common length is at most `max_norm`; return the length before."""
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    length = torch.stack(torch._foreach_norm(gradients)).norm()  # noqa: SLF001 - what clip_grad_norm_ itself calls
-    if math.isfinite(max_norm):
-        torch._foreach_mul_(gradients, (max_norm / (length + 1e-6)).clamp(max=1.0))  # noqa: SLF001
-    return length
+def _flat_gradient(loss: Tensor, policy: nn.Module) -> Tensor:
+    """Return the gradient of all parameters in one row; 0 where the loss does not depend on one."""
+    parameters = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+    parts = torch.autograd.grad(loss, parameters, materialize_grads=True)
+    return torch.cat([part.reshape(-1) for part in parts])
 
 
 def _joined(name: str, so_far: Tensor | None, value: Tensor) -> Tensor:

@@ -94,6 +94,16 @@ class ActorCritic(nn.Module):
             return nullcontext()
         return torch.autocast(like.device.type, dtype=self.autocast_dtype)
 
+    @property
+    def convolutional(self) -> bool:
+        """Whether some observations are pictures."""
+        return any(is_image(leaf) for leaf in tree_leaves(space_tree(self.observation_space)))
+
+    def fingerprint(self) -> tuple[Any, ...]:
+        """Return what decides, besides tensors, which operations a call performs."""
+        normalized = tuple(vector.normalized for vector in self.encoder.vectors().values())
+        return (self.training, self.autocast_dtype, normalized)
+
     def initial_state(self, batch: int) -> Tree:
         """Return the memory of rows that have seen nothing; `()` without memory."""
         return () if self.memory is None else self.memory.initial_state(batch)

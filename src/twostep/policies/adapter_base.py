@@ -40,7 +40,10 @@ class Adapter(nn.Module):
 
     def initial_state(self, batch: int) -> Tree:
         """Return the memory of rows that have seen nothing; `()` without memory."""
-        return () if self.memory is None else self.memory.initial(batch)
+        if self.memory is None:
+            return ()
+        device = next(self.parameters()).device
+        return tuple(leaf.to(device) for leaf in self.memory.initial(batch))
 
     def state_from(self, foreign: Any) -> Tree:
         """Turn memory as the network keeps it into the library's, rows first."""

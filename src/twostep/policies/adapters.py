@@ -131,7 +131,8 @@ def _found_signature(network: nn.Module) -> str:
     """Tell from names and numbers of parameters how a network wants to be called."""
     method = getattr(network, "get_action_and_value", None)
     if callable(method):
-        return "action_and_value" if len(_positional(method)) <= 2 else "action_and_value_hidden"
+        names = _positional(method)
+        return "action_and_value" if len(names) < 2 or "action" in names[1] else "action_and_value_hidden"
     inside = [name for name in ("reset_hidden", "hidden_state") if hasattr(network, name)]
     names = _positional(network.forward)
     if len(names) >= 3 and "action" in names[2]:

@@ -1,7 +1,7 @@
 """From observations of any space to features: leaves, groups, images.
 
-Every leaf of an observation space becomes numbers (scaled images, one-hot categories, flattened and normalised vectors),
-every group may have an encoder of its own, and the groups of each tower are joined.
+Every leaf of an observation space becomes numbers (scaled images, one-hot categories, flattened and normalised
+vectors), every group may have an encoder of its own, and the groups of each tower are joined.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812 - the name everybody knows
 
 from twostep.errors import ConfigError
 from twostep.policies.settings import AgentConfig
@@ -38,17 +37,20 @@ def is_image(space: spaces.Space[Any]) -> bool:
 class Vector(nn.Module):
     """A leaf that is no picture: flattened numbers, normalised by the frozen statistics; categories as one-hot."""
 
+    columns: Tensor
+    categories: Tensor
     mean: Tensor
     inverse_std: Tensor
 
     def __init__(self, space: spaces.Space[Any]) -> None:
         super().__init__()
         self.out_features = spaces.flatdim(space)
-        self.categories: list[int] = []
-        if isinstance(space, spaces.Discrete):
-            self.categories, self.first = [int(space.n)], int(space.start)
-        elif isinstance(space, spaces.MultiDiscrete):
-            self.categories, self.first = [int(n) for n in space.nvec.reshape(-1)], 0
+        choices = _choices(space)
+        self.categorical = bool(choices)
+        if choices:
+            columns, categories = zip(*((at, one) for at, options in enumerate(choices) for one in options), strict=True)
+            self.register_buffer("columns", torch.tensor(columns), persistent=False)
+            self.register_buffer("categories", torch.tensor(categories), persistent=False)
         elif not isinstance(space, (spaces.Box, spaces.MultiBinary)):
             raise ConfigError(f"No encoder for observations of {space}. Flatten them, or pass a policy of your own.")
         self.normalizable = isinstance(space, spaces.Box) and bool(np.issubdtype(space.dtype, np.floating))
@@ -60,9 +62,8 @@ class Vector(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `[N, ...]` to `[N, features]`."""
-        if self.categories:
-            columns = x.reshape(x.shape[0], -1).long() - self.first
-            return torch.cat([F.one_hot(c, n) for c, n in zip(columns.T, self.categories, strict=True)], -1).float()
+        if self.categorical:
+            return (x.reshape(x.shape[0], -1)[:, self.columns] == self.categories).float()
         if x.dim() != 2:
             x = x.reshape(x.shape[0], -1)
         if not x.is_floating_point():
@@ -74,6 +75,16 @@ class Vector(nn.Module):
     def refresh(self, *_: Any) -> None:
         """Notice statistics that were set or loaded: the identity costs nothing."""
         self.normalized = bool(self.mean.any()) or bool((self.inverse_std != 1).any())
+
+
+def _choices(space: spaces.Space[Any]) -> list[range]:
+    """List what each category of a leaf may be; empty for leaves that are numbers."""
+    if isinstance(space, spaces.Discrete):
+        return [range(int(space.start), int(space.start + space.n))]
+    if isinstance(space, spaces.MultiDiscrete):
+        starts, counts = space.start.ravel().tolist(), space.nvec.ravel().tolist()
+        return [range(start, start + count) for start, count in zip(starts, counts, strict=True)]
+    return []
 
 
 class ConvNet(nn.Module):
@@ -141,7 +152,7 @@ class Group(nn.Module):
 class Encoder(nn.Module):
     """All groups joined, then layers shared by them: observation trees `[N, ...]` to `[K, N, features]`.
 
-    A group that only the critic may see reaches the actor's tower as zeros, whose weights then never receive a gradient.
+    A group that only the critic may see reaches the actor's tower as zeros, whose weights never receive a gradient.
     """
 
     def __init__(self, space: spaces.Space[Any], towers: int, config: AgentConfig) -> None:

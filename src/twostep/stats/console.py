@@ -95,9 +95,13 @@ class Progress:
         from rich.text import Text
 
         bar, rows = Table.grid(padding=(0, 1)), Table.grid(padding=(0, 1))
+        for width in (1, 14, 9, 1):
+            rows.add_column(min_width=width)
         speed = f"{self._speed():,.0f} steps/s · {duration(self._seconds_left())} left"
         bar.add_row(
-            ProgressBar(total=1.0, completed=self._share(), width=BAR_WIDTH),
+            ProgressBar(
+                total=1.0, completed=self._share(), width=BAR_WIDTH, complete_style="cyan", finished_style="green"
+            ),
             Text(f"{self._share():4.0%} of {self.total_timesteps:,} steps · {speed}", no_wrap=True),
         )
         for advice in self.advice():

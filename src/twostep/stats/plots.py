@@ -56,7 +56,7 @@ def _draw_returns(panel: Any, rows: list[dict[str, Any]], title: str, solved_at:
     if not returns:
         panel.text(0.5, 0.5, "no episode has ended yet", ha="center", va="center", transform=panel.transAxes)
     else:
-        panel.legend(loc="lower right", frameon=False)
+        panel.legend(loc="best", frameon=False)
     panel.set_ylabel("return")
     panel.set_title(title, loc="left", fontweight="bold")
     _tidy(panel)

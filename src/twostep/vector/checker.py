@@ -30,7 +30,7 @@ def check_env(env_or_factory: Any) -> None:
     Raises:
         EnvError: Naming the first value that breaks a rule, the rule, and the way out.
     """
-    if callable(env_or_factory) and not hasattr(env_or_factory, "step"):
+    if not is_single_env(env_or_factory) and callable(env_or_factory):
         made = env_or_factory()
         try:
             check_env(made)
@@ -50,6 +50,11 @@ def check_env(env_or_factory: Any) -> None:
         if ended:
             mask = _checked_reset(env, f"{name}.reset() after an episode ended", {})
     _checked_reset(env, f"{name}.reset() in the middle of an episode", {})
+
+
+def is_single_env(obj: Any) -> bool:
+    """Whether `obj` is an environment rather than a class or function that makes one."""
+    return hasattr(obj, "step") and not isinstance(obj, type)
 
 
 def _check_interface(env: Any, name: str) -> None:
@@ -148,7 +153,7 @@ def _checked_step(env: Any, place: str, action: Any) -> tuple[bool, Tree]:
 
 
 def _check_reward(reward: Any, place: str) -> None:
-    if isinstance(reward, (int, float, np.number, np.bool_)) and not isinstance(reward, complex):
+    if isinstance(reward, (int, float, np.integer, np.floating, np.bool_)):
         if math.isfinite(reward):
             return
         raise EnvError(f"{place}: reward is {reward}, but must be finite. Look for a division by zero or an overflow.")
@@ -177,20 +182,21 @@ def _checked_mask(env: Any, obs: Any, info: dict[str, Any], place: str) -> Tree:
 
 
 def allowed_action(space: spaces.Space[Any], mask: Tree) -> Any:
-    """Sample an action that one row's mask (`[1, n]` per leaf, or None) allows."""
-    if mask is None:
-        return space.sample()
+    """Sample an action that one row's mask (`[1, n]` per leaf, or None) allows, as `SerialVectorEnv` gives it."""
     if isinstance(space, spaces.Dict):
-        return {key: allowed_action(part, mask[key]) for key, part in space.spaces.items()}
+        return {key: allowed_action(part, mask and mask[key]) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
-        return tuple(allowed_action(part, branch) for part, branch in zip(space.spaces, mask, strict=True))
+        return tuple(allowed_action(part, mask and mask[position]) for position, part in enumerate(space.spaces))
     if isinstance(space, spaces.Discrete):
-        return space.sample(mask=mask[0].astype(np.int8))
+        return int(space.sample(mask=None if mask is None else mask[0].astype(np.int8)))
+    action = space.sample()
+    if mask is None:
+        return action
     if isinstance(space, spaces.MultiDiscrete):
         ends = np.cumsum(choice_counts(space))[:-1]
         chosen = [int(np.flatnonzero(part)[0]) for part in np.split(mask[0], ends)]
         return np.array(chosen, dtype=space.dtype).reshape(space.shape)
-    return space.sample() & mask[0].reshape(space.shape)
+    return action & mask[0].reshape(space.shape)
 
 
 def _describe(value: Any) -> str:

@@ -25,7 +25,9 @@ class GymVectorAdapter:
 
     - next_step (Gymnasium's default, EnvPool): the step after the end ignores its action and resets. The observation
       that comes with the end is the true last one; the step after it is a phantom, `valid=False`, with reward 0.
-    - same_step: the row is reset at once and the last observation comes in `infos["final_obs"]`.
+    - same_step: the row is reset at once and the last observation comes in `infos["final_obs"]`. Gymnasium's own
+      vectors put the environment's array there uncopied: one that writes every observation into the same array needs
+      another mode.
     - disabled: this adapter resets ended rows at once through `reset(options={"reset_mask": ...})`.
 
     Args:
@@ -90,10 +92,11 @@ class GymVectorAdapter:
             step.rewards = np.where(phantoms, np.float32(0), step.rewards)
             step.terminated = step.terminated & step.valid
             step.truncated = step.truncated & step.valid
-            ended = ended & step.valid
+        # As the environment sees it, even where it ends in a phantom: it will ignore the next action there too.
         self._ended = ended
         if ended.any():
-            step.infos = {row: row_info(infos, row) for row in np.flatnonzero(ended).tolist()}
+            ended_rows = np.flatnonzero(step.terminated | step.truncated)
+            step.infos = {row: row_info(infos, row) for row in ended_rows.tolist()}
         self._read_masks(step, infos, ignored=ended)
 
     def _same_step(self, step: Step, ended: np.ndarray[Any, Any], infos: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,7 +13,7 @@ import gymnasium as gym
 from twostep.errors import EnvError
 from twostep.protocols import VectorEnv
 from twostep.vector.atari import atari_spec, make_atari
-from twostep.vector.checker import check_env
+from twostep.vector.checker import check_env, is_single_env
 from twostep.vector.gym_vector import GymVectorAdapter
 from twostep.vector.missing import did_you_mean, explained, import_or_explain
 from twostep.vector.serial import SerialVectorEnv
@@ -58,7 +59,7 @@ def make_env(
     wish = _Wish(num_envs, seed, vectorization, tuple(wrappers), env_kwargs)
     if isinstance(spec, str):
         env, name = _from_name(spec, wish), spec
-    elif isinstance(spec, type) or (callable(spec) and not hasattr(spec, "step")):
+    elif callable(spec) and not is_single_env(spec):
         env, name = _from_function(spec, wish), getattr(spec, "__name__", type(spec).__name__)
     else:
         env, name = _from_object(spec, wish), type(getattr(spec, "unwrapped", spec)).__name__
@@ -146,7 +147,8 @@ def _from_function(function: Callable[..., Any], wish: _Wish) -> VectorEnv:
     if wish.vectorization in ("sync", "async"):
         check_env(make_one)
         kind = gym.vector.SyncVectorEnv if wish.vectorization == "sync" else gym.vector.AsyncVectorEnv
-        vector = kind([make_one] * wish.num_envs, copy=False, autoreset_mode="SameStep")
+        # Disabled: no step is wasted on a reset, and last observations are ours to copy before the reset reuses them.
+        vector = kind([make_one] * wish.num_envs, copy=False, autoreset_mode="Disabled")
         return GymVectorAdapter(vector, wish.seed)
     first = make_one()
     if isinstance(first, gym.vector.VectorEnv) or hasattr(first, "num_rows"):
@@ -184,9 +186,9 @@ def _from_envpool(name: str, wish: _Wish) -> VectorEnv:
     settings = dict(wish.env_kwargs)
     if wish.seed is not None:
         settings.setdefault("seed", row_seeds(wish.seed, wish.num_envs))
-    with explained(f"envpool:{name}"):
-        env = envpool.make_gymnasium(name, num_envs=wish.num_envs, **settings)
-    return GymVectorAdapter(env)
+    with explained(f"envpool:{name}"), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*precision lowered by casting", UserWarning)
+        return GymVectorAdapter(envpool.make_gymnasium(name, num_envs=wish.num_envs, **settings))
 
 
 def _registered(name: str, spec: str) -> Any:

@@ -14,7 +14,7 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 from twostep.errors import EnvError
 from twostep.protocols import Step
 from twostep.tree import Tree, tree_map
-from twostep.vector.checker import check_env
+from twostep.vector.checker import check_env, is_single_env
 from twostep.vector.masks import mask_reader
 from twostep.vector.spaces import (
     TreeSlot,
@@ -32,7 +32,7 @@ class SerialVectorEnv:
     Args:
         envs: Environments, or functions that make them; each must be an object of its own.
         seed: What the first `reset` without a seed uses; None draws one from the operating system.
-        check: Whether the first environment goes through `check_env`: a few steps, once.
+        check: Whether the first environment goes through `check_env`: a few steps in three episodes, once.
 
     What `reset` and `step` return is this object's memory, overwritten by the next call; only `final_obs` is fresh.
     """
@@ -40,7 +40,7 @@ class SerialVectorEnv:
     def __init__(self, envs: Sequence[Any], seed: int | None = None, *, check: bool = True) -> None:
         self.envs: list[Any] = []
         try:
-            self.envs.extend(source if hasattr(source, "step") else source() for source in envs)
+            self.envs.extend(source if is_single_env(source) else source() for source in envs)
             _require_distinct(self.envs)
             first = self.envs[0]
             if check:

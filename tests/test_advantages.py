@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twostep.errors import RolloutError
-from twostep.learn.advantages import explained_variance, gae
+from twostep.advantages import explained_variance, gae
 
 GAMMA, LAMBDA = 0.9, 0.8
 

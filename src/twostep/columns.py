@@ -1,0 +1,86 @@
+"""The portable form of a rollout: which columns there are, and how a plain dict of them gets its shape back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from twostep.errors import RolloutError
+from twostep.tree import Tree, tree_map
+
+NUMBERS = ("logprobs", "values", "rewards", "next_values")
+FLAGS = ("terminated", "truncated", "episode_starts")
+TREES = ("obs", "actions", *NUMBERS, *FLAGS, "valid", "states", "action_masks", "context", "advantages", "returns")
+"""Every column of a rollout that holds tensors."""
+REQUIRED = ("obs", "actions", "logprobs", "values", "rewards")
+PORTABLE_NAMES = {"obs": "observations", "logprobs": "log_probs"}
+SHORT_NAMES = {long: short for short, long in PORTABLE_NAMES.items()}
+
+
+def restored(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Bring the columns of a portable dict back to `[T, B, ...]`, and fill in what somebody else's does not have."""
+    known = {SHORT_NAMES.get(name, name): value for name, value in data.items()}
+    missing = [PORTABLE_NAMES.get(name, name) for name in REQUIRED if known.get(name) is None]
+    if missing:
+        raise RolloutError(
+            f"Rollout data lacks {', '.join(missing)}; it has {', '.join(sorted(map(str, data)))}. "
+            "Use the dict that collect_rollouts or to_dict gives."
+        )
+    total = torch.as_tensor(known["rewards"]).numel()
+    steps, rows = (int(size) for size in known.get("shape", (total, 1)))
+    if steps * rows != total:
+        raise RolloutError(f"shape={[steps, rows]} does not fit {total} rewards; it must be [steps, rows].")
+    length = int(known.get("sequence_length", 1))
+    columns: dict[str, Any] = {}
+    for name in TREES:
+        if known.get(name) is not None:
+            first = -(-steps // length) if name == "states" else steps
+            columns[name] = _shaped(known[name], name, first, rows)
+    for name in (*NUMBERS, "advantages", "returns", *FLAGS, "valid"):
+        if name in columns:
+            column = _one_each(columns[name], name)
+            columns[name] = column.bool() if name in (*FLAGS, "valid") else column.float()
+    _complete(columns, known, steps, rows)
+    return {**columns, "sequence_length": length, "policy_version": known.get("policy_version")}
+
+
+def _shaped(tree: Tree, name: str, first: int, rows: int) -> Tree:
+    def shaped(leaf: Any) -> Tensor:
+        tensor = torch.as_tensor(leaf)
+        if tensor.dim() == 0 or tensor.shape[0] != first * rows:
+            raise RolloutError(
+                f"{PORTABLE_NAMES.get(name, name)} has shape {tuple(tensor.shape)}, but its first dimension must be "
+                f"{first * rows}: one entry per {'sequence' if name == 'states' else 'transition'}. "
+                "Give every column the transitions of all rows, step by step."
+            )
+        return tensor.reshape(first, rows, *tensor.shape[1:])
+
+    return tree_map(shaped, tree)
+
+
+def _one_each(column: Tensor, name: str) -> Tensor:
+    if any(size != 1 for size in column.shape[2:]):
+        raise RolloutError(
+            f"{PORTABLE_NAMES.get(name, name)} has {tuple(column.shape[2:])} numbers per transition; there must be one."
+        )
+    return column.reshape(column.shape[:2])
+
+
+def _complete(columns: dict[str, Any], known: Mapping[str, Any], steps: int, rows: int) -> None:
+    """Derive what is missing: `dones` are ends of the step, not told apart, so they count as terminations."""
+    values = columns["values"]
+    none = torch.zeros_like(values, dtype=torch.bool)
+    columns.setdefault("valid", ~none)
+    columns.setdefault("truncated", none.clone())
+    if "terminated" not in columns:
+        dones = _one_each(_shaped(known["dones"], "dones", steps, rows), "dones").bool() if "dones" in known else none
+        columns["terminated"] = dones & ~columns["truncated"]
+    if "episode_starts" not in columns:
+        starts = torch.ones_like(none)
+        starts[1:] = (columns["terminated"] | columns["truncated"])[:-1]
+        columns["episode_starts"] = starts
+    if "next_values" not in columns:
+        columns["next_values"] = torch.where(columns["truncated"], values, torch.cat((values[1:], values[-1:])))
