@@ -7,7 +7,6 @@ from collections import deque
 
 SOLVED = 475.0
 WINDOW = 100
-LIMIT = 500_000
 
 
 def run(library: str, seed: int, started: float) -> dict[str, float]:
@@ -29,8 +28,12 @@ def solve_with_twostep(seed: int) -> int:
     from twostep.config import shipped_config
 
     torch.set_num_threads(1)
-    trainer = build_trainer(shipped_config("cartpole"), seed)
-    trainer.train(LIMIT, callback=lambda trainer, _metrics: not is_solved(trainer.episode_rewards))
+    config = shipped_config("cartpole")
+    assert config is not None
+    trainer = build_trainer(config, seed)
+    trainer.train(
+        config.trainer.total_timesteps, callback=lambda trainer, _metrics: not is_solved(trainer.episode_rewards)
+    )
     return trainer.total_timesteps if is_solved(trainer.episode_rewards) else 0
 
 

@@ -263,9 +263,9 @@ def test_dict_has_the_known_names_and_one_entry_per_transition(identifiable):
 
 def test_dict_and_back_is_the_same_rollout(identifiable):
     """J24, J12: structure, types, memory, masks, context, flags, version and episodes."""
-    valid = torch.rand(10, 3) < 0.8
-    rollout = identifiable(10, 3, 4, valid, torch.rand(10, 3) < 0.3)
-    rollout.terminated, rollout.truncated = torch.rand(10, 3) < 0.2, torch.rand(10, 3) < 0.2
+    valid, starts, terminated, truncated = torch.rand(4, 10, 3, generator=torch.Generator().manual_seed(0)) < 0.4
+    rollout = identifiable(10, 3, 4, valid, starts)
+    rollout.terminated, rollout.truncated = terminated, truncated
     rollout.episodes, rollout.policy_version = [Episode(1.5, 3, 2, 7, {"won": True, "level": "a"})], 2**60 + 1
     back = RolloutBuffer.from_dict(rollout.to_dict())
     assert (back.num_steps, back.num_rows, back.sequence_length) == (10, 3, 4)

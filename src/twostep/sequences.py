@@ -61,7 +61,7 @@ class Minibatch:
 
     def _narrow(self, start: int, stop: int) -> Minibatch:
         def cut(leaf: Tensor) -> Tensor:
-            return leaf[:, start:stop]
+            return leaf[:, start:stop].contiguous()
 
         valid = None if self.valid is None else cut(self.valid)
         return Minibatch(

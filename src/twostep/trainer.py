@@ -265,6 +265,7 @@ class PPOTrainer:
         collected = time.perf_counter()
         metrics = self.learn(data)
         learned = time.perf_counter()
+        self.learner.set_progress(self.total_timesteps / total_timesteps)
         return metrics | {
             "mean_reward": _mean(self.episode_rewards),
             "mean_length": _mean(self.episode_lengths),
@@ -316,8 +317,9 @@ class PPOTrainer:
         self.learner.load_state_dict(state)
         self.total_timesteps, self.n_updates = state["total_timesteps"], state["n_updates"]
         self.n_episodes = state["episodes"]
-        self.episode_rewards.extend(state["episode_rewards"])
-        self.episode_lengths.extend(state["episode_lengths"])
+        self.episode_rewards = deque(state["episode_rewards"], maxlen=RECENT_EPISODES)
+        self.episode_lengths = deque(state["episode_lengths"], maxlen=RECENT_EPISODES)
+        self.policy.version += 1
         if self.env is not None and state["rng"]["collect"]:
             collector = self._collector(self.env)
             collector.reset()

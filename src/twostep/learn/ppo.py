@@ -101,12 +101,13 @@ class PPOOptimizer:
             raise NumericsError(f"loss={metrics['loss']}, grad_norm={metrics['grad_norm']}: lower lr or check rewards.")
         if self.config.lr_schedule == "adaptive_kl":
             self._set_lr(self.adaptive.update(metrics["approx_kl"]))
-        self.policy.version += 1
         return metrics | {"lr": float(self.optimizer.param_groups[0]["lr"])}
 
     def reconfigure(self, config: PPOConfig) -> None:
         """Go on with other settings; the optimizer and its state stay."""
         self.config, self.minibatch_size = config, config.minibatch_size
+        if self._recorded is not None:
+            self._recorded = Recorded(self.policy, self._recordable)  # the old one goes by the old settings
         self._set_lr(config.lr)
 
     @torch.no_grad()
@@ -159,6 +160,7 @@ class PPOOptimizer:
                 metrics = self.gradient(minibatch, custom_losses)
                 if not measured:
                     self._check_ratio(metrics, version)
+                    self.policy.version += 1  # from the first step on, even one that is interrupted or fails
                 self.optimizer.step()
                 measured.append(metrics)
             if self.config.target_kl is not None:

@@ -25,8 +25,8 @@ PRECISIONS: dict[str, torch.dtype | None] = {"fp32": None, "bf16": torch.bfloat1
 class ActorCritic(nn.Module):
     """An actor and a critic over any observation and action space, with or without memory.
 
-    Actor and critic have trunks of their own unless `config.shared`: with memory, a shared trunk lets the value gradient
-    swamp the features that acting needs. Values leave in raw reward units: the head learns them divided by
+    Actor and critic have trunks of their own unless `config.shared`: with memory, a shared trunk lets the value
+    gradient swamp the features that acting needs. Values leave in raw reward units: the head learns them divided by
     `value_scale`, which moves only between updates.
     """
 
@@ -97,7 +97,8 @@ class ActorCritic(nn.Module):
     @property
     def convolutional(self) -> bool:
         """Whether some observations are pictures."""
-        return any(is_image(leaf) for leaf in tree_leaves(space_tree(self.observation_space)))
+        name = self.config.name
+        return any(is_image(leaf, name) for leaf in tree_leaves(space_tree(self.observation_space)))
 
     def fingerprint(self) -> tuple[Any, ...]:
         """Return what decides, besides tensors, which operations a call performs."""
@@ -141,7 +142,7 @@ def is_shared(config: AgentConfig, observation_space: Any) -> bool:
     """Decide whether actor and critic share a trunk: as configured, else only where all input is pictures."""
     if config.shared is not None:
         return config.shared
-    return all(is_image(leaf) for leaf in tree_leaves(space_tree(observation_space)))
+    return all(is_image(leaf, config.name) for leaf in tree_leaves(space_tree(observation_space)))
 
 
 def make_policy(env: Any, agent_config: AgentConfig | None = None, seed: int | None = None) -> ActorCritic:
@@ -161,5 +162,3 @@ def make_policy(env: Any, agent_config: AgentConfig | None = None, seed: int | N
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return ActorCritic(observation_space, action_space, agent_config)
-
-

@@ -14,7 +14,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from twostep.errors import ConfigError
+from twostep.errors import ConfigError, PolicyError
 from twostep.policies.settings import AgentConfig
 from twostep.policies.towers import TowerMlp
 from twostep.tree import Tree, tree_items
@@ -27,15 +27,18 @@ SMALL_LAYERS = ((16, 3, 2), (32, 3, 2))
 """Filters, kernel, stride of each convolution."""
 
 
-def is_image(space: spaces.Space[Any]) -> bool:
-    """Tell pictures from vectors: a box with channels and two sides, or two sides alone in bytes."""
-    return isinstance(space, spaces.Box) and (
-        len(space.shape) == 3 or (len(space.shape) == 2 and space.dtype == np.uint8)
-    )
+def is_image(space: spaces.Space[Any], name: str = "auto") -> bool:
+    """Tell pictures from vectors: a box with channels and two sides, or two sides alone in bytes; an MLP sees none."""
+    if name == "mlp" or not isinstance(space, spaces.Box):
+        return False
+    return len(space.shape) == 3 or (len(space.shape) == 2 and space.dtype == np.uint8)
 
 
 class Vector(nn.Module):
-    """A leaf that is no picture: flattened numbers, normalised by the frozen statistics; categories as one-hot."""
+    """A leaf that is no picture: flattened numbers, normalised by the frozen statistics; categories as one-hot.
+
+    Bytes are scaled to 0..1.
+    """
 
     columns: Tensor
     categories: Tensor
@@ -48,13 +51,15 @@ class Vector(nn.Module):
         choices = _choices(space)
         self.categorical = bool(choices)
         if choices:
-            columns, categories = zip(*((at, one) for at, options in enumerate(choices) for one in options), strict=True)
+            pairs = [(column, option) for column, options in enumerate(choices) for option in options]
+            columns, categories = zip(*pairs, strict=True)
             self.register_buffer("columns", torch.tensor(columns), persistent=False)
             self.register_buffer("categories", torch.tensor(categories), persistent=False)
         elif not isinstance(space, (spaces.Box, spaces.MultiBinary)):
             raise ConfigError(f"No encoder for observations of {space}. Flatten them, or pass a policy of your own.")
         self.normalizable = isinstance(space, spaces.Box) and bool(np.issubdtype(space.dtype, np.floating))
         self.normalized = False
+        self.scale = 1.0 / 255.0 if space.dtype == np.uint8 else 1.0
         if self.normalizable:
             self.register_buffer("mean", torch.zeros(self.out_features))
             self.register_buffer("inverse_std", torch.ones(self.out_features))
@@ -67,7 +72,7 @@ class Vector(nn.Module):
         if x.dim() != 2:
             x = x.reshape(x.shape[0], -1)
         if not x.is_floating_point():
-            return x.float()
+            return x.float() * self.scale
         if self.normalized:
             x = ((x - self.mean) * self.inverse_std).clamp_(-NORMALIZED_RANGE, NORMALIZED_RANGE)
         return x
@@ -130,7 +135,7 @@ class Group(nn.Module):
         self.path, self.towers = path, towers
         self.convolutions: nn.ModuleList | None = None
         self.mlp: TowerMlp | None = None
-        if is_image(space):
+        if is_image(space, config.name):
             layers = conv_layers(space, config.name)
             nets = [ConvNet(space, layers) for _ in range(towers)]
             self.convolutions, self.out_features = nn.ModuleList(nets), nets[0].out_features
@@ -161,8 +166,9 @@ class Encoder(nn.Module):
         _check_names(config, leaves, towers)
         self.groups = nn.ModuleList(Group(path, leaf, towers, config) for path, leaf in leaves.items())
         self.critic_only = tuple(path in config.critic_only for path in leaves)
+        self.context_size = config.context_size
         width = sum(int(group.out_features) for group in self.groups) + config.context_size
-        picture = all(is_image(leaf) for leaf in leaves.values())
+        picture = all(is_image(leaf, config.name) for leaf in leaves.values())
         hidden, activation = trunk_shape(config, picture)
         self.trunk = TowerMlp(towers, width, hidden, activation)
         self.out_features = self.trunk.out_features
@@ -173,6 +179,12 @@ class Encoder(nn.Module):
         for (_, leaf), group, hidden in zip(tree_items(obs), self.groups, self.critic_only, strict=True):
             features = group(leaf)
             parts.append(torch.cat((torch.zeros_like(features[:1]), features[1:])) if hidden else features)
+        given = 0 if context is None else context.shape[-1]
+        if given != self.context_size:
+            raise PolicyError(
+                f"The context has {given} numbers per row, but the policy was built for context_size="
+                f"{self.context_size}. Pass that many, or build it with AgentConfig(context_size={given})."
+            )
         if context is not None:
             parts.append(context.expand(parts[0].shape[0], -1, -1))
         return self.trunk(torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0])
@@ -211,6 +223,10 @@ def _check_names(config: AgentConfig, leaves: dict[str, Any], towers: int) -> No
     for setting, names in (("encoders", config.encoders), ("critic_only", config.critic_only)):
         for name in names:
             if name not in leaves:
-                raise ConfigError(f"{setting} names {name!r}, but the observation has {sorted(leaves)}.")
+                groups = sorted(leaves) if "" not in leaves else "no named groups"
+                raise ConfigError(f"{setting} names {name!r}, but the observation has {groups}.")
+    for name in config.encoders:
+        if is_image(leaves[name], config.name):
+            raise ConfigError(f"encoders gives layers to {name!r}, but pictures have convolutions. Leave it out.")
     if config.critic_only and towers == 1:
         raise ConfigError("critic_only needs an actor and a critic of their own: set shared=False.")

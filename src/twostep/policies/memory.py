@@ -2,7 +2,8 @@
 
 Shapes: K towers (1 shared, or actor and critic), T steps, B rows, H units. Each step forgets where `keep` is 0, then
 updates. Everything that does not depend on the previous step is one product over all steps: the input projection before
-the loop, the weight gradients after it. What stays in the loop is the recurrent product and a few elementwise operations.
+the loop, the weight gradients after it. What stays in the loop is the recurrent product and a few elementwise
+operations.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class _GruScan(torch.autograd.Function):
 
 
 class _LstmScan(torch.autograd.Function):
-    """Gates are ordered output, input, forget, candidate: the three sigmoids and the three cell terms are neighbours."""
+    """Gates are ordered output, input, forget, candidate: the sigmoids are neighbours, and so are the cell's terms."""
 
     @staticmethod
     def forward(

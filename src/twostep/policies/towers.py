@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, cast
 
 import torch
@@ -68,7 +69,7 @@ class TowerMlp(nn.Module):
         super().__init__()
         self.activation = ACTIVATIONS[activation]
         sizes = [in_features, *hidden]
-        for i, (size, next_size) in enumerate(zip(sizes, sizes[1:], strict=False)):
+        for i, (size, next_size) in enumerate(pairwise(sizes)):
             self.register_parameter(f"weight_{i}", nn.Parameter(orthogonal(towers, size, next_size)))
             self.register_parameter(f"bias_{i}", nn.Parameter(torch.zeros(towers, 1, next_size)))
         self.out_features = sizes[-1]

@@ -1,0 +1,1 @@
+"""Environments that come with twostep. They import numpy and Gymnasium, never torch."""

@@ -1,0 +1,30 @@
+"""Classic control tasks with something taken away."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+Array = np.ndarray[Any, np.dtype[np.float32]]
+
+
+class WithoutVelocities(gym.ObservationWrapper[Array, Any, Array]):
+    """Shows of CartPole where the cart and the pole are, not how they move: an agent must remember to balance it."""
+
+    def __init__(self, env: gym.Env[Array, Any]) -> None:
+        super().__init__(env)
+        full = env.observation_space
+        assert isinstance(full, spaces.Box)
+        self.observation_space = spaces.Box(full.low[::2], full.high[::2], dtype=np.float32)
+
+    def observation(self, observation: Array) -> Array:
+        """Keep position and angle."""
+        return observation[::2]
+
+
+def cartpole_without_velocities(**kwargs: Any) -> gym.Env[Array, Any]:
+    """Make CartPole-v1 (500 steps) with its two velocities hidden."""
+    return WithoutVelocities(gym.make("CartPole-v1", disable_env_checker=True, **kwargs))
