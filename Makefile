@@ -35,12 +35,15 @@ $(VENV)/.bench: $(VENV)/.made pyproject.toml constraints.txt
 	$(INSTALL) --editable '.[bench]'
 	@touch $@ $(VENV)/.core
 
+# Small networks gain nothing from a second thread, and lose much where threads must share cores with other programs.
+demo test: export OMP_NUM_THREADS ?= 1
+
 demo: $(VENV)/.core
 	$(BIN)/twostep train CartPole-v1 --run_dir $(DEMO)
 	$(BIN)/twostep eval $(DEMO)
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest --cov --cov-report=term
+	$(BIN)/python -m pytest --numprocesses 2 --cov --cov-report=term
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .

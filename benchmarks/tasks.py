@@ -32,29 +32,15 @@ ZOO = "RL Baselines3 Zoo, one run"
 TIANSHOU = "Tianshou, 10 seeds"
 CONTRIB = "the learning test of sb3-contrib"
 
-_NO_VELOCITIES: dict[str, Any] = {
-    "env.id": "workloads:cartpole_without_velocities",
-    "ppo.lr": 7e-4,
-    "ppo.lr_schedule": "constant",
-    "ppo.rollout_steps": 128,
-    "ppo.minibatch_size": 256,
-    "ppo.update_epochs": 10,
-    "ppo.gamma": 0.99,
-    "ppo.gae_lambda": 0.98,
-    "ppo.max_grad_norm": 1.0,
-    "trainer.total_timesteps": 50_000,
-}
-
-
 def _cartpole_without_velocities(memory: str) -> Task:
     alone = memory == "none"
     return Task(
         env=f"CartPole-v1 without velocities, {'no memory' if alone else memory.upper()}",
-        config="cartpole",
+        config="cartpole_no_velocity",
         published=100.0 if alone else 450.0,
         source="cannot be balanced without memory" if alone else CONTRIB,
         at_most=alone,
-        changes={**_NO_VELOCITIES, "agent.memory": memory},
+        changes={"agent.memory": memory},
         picture="cartpole-without-velocities",
     )
 

@@ -68,7 +68,9 @@ def collected(small_policy):
     def collect(num_steps=32, num_envs=4, seed=0, policy=None, bptt_length=8, **agent):
         env = make_env("CartPole-v1", num_envs)
         policy = small_policy(env, seed=seed, **agent) if policy is None else policy
-        collector = RolloutCollector(env, policy, num_steps=num_steps, bptt_length=bptt_length, seed=seed, env_seed=seed)
+        collector = RolloutCollector(
+            env, policy, num_steps=num_steps, bptt_length=bptt_length, seed=seed, env_seed=seed
+        )
         rollout = collector.rollout()
         env.close()
         return rollout, policy

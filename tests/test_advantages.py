@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twostep.errors import RolloutError
 from twostep.advantages import explained_variance, gae
+from twostep.errors import RolloutError
 
 GAMMA, LAMBDA = 0.9, 0.8
 

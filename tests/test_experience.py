@@ -49,7 +49,10 @@ def full_rollout(identifiable):
     valid, starts, terminated, truncated = torch.rand(4, 10, 3, generator=torch.Generator().manual_seed(0)) < 0.4
     rollout = identifiable(10, 3, 4, valid, starts)
     rollout.terminated, rollout.truncated = terminated, truncated
-    rollout.episodes = [Episode(1.5, 3, 2, 7, {"won": True, "level": "ä", "score": float("inf")}), Episode(-0.1, 1, 0, 9)]
+    rollout.episodes = [
+        Episode(1.5, 3, 2, 7, {"won": True, "level": "ä", "score": float("inf")}),
+        Episode(-0.1, 1, 0, 9),
+    ]
     rollout.policy_version = 2**61 + 1
     return rollout
 
@@ -140,7 +143,10 @@ def test_dicts_and_buffers_may_be_mixed(identifiable):
     ("change", "message"),
     [
         (lambda r: setattr(r, "obs", r.obs["where"]), r"Rollout 1 has obs leaf, rollout 0 has \{picture, where\}"),
-        (lambda r: r.obs.update(where=torch.zeros(8, 2, 5)), r"Rollout 1 has obs/where of \(5,\) torch.float32 per step"),
+        (
+            lambda r: r.obs.update(where=torch.zeros(8, 2, 5)),
+            r"Rollout 1 has obs/where of \(5,\) torch.float32 per step",
+        ),
         (lambda r: r.obs.update(where=r.obs["where"].double()), r"Rollout 1 has obs/where of \(2,\) torch.float64"),
         (lambda r: setattr(r, "context", None), r"Rollout 1 has context nothing"),
         (lambda r: setattr(r, "sequence_length", 2), "Rollout 1 stores memory every 2 steps, rollout 0 every 4"),

@@ -113,7 +113,9 @@ def test_add_takes_columns_of_one_and_numbers_for_all_rows():
     """LB4: `[B, 1]` is `[B]`, never `[B, B]`; anything else is refused with both shapes."""
     buffer = small_buffer(num_rows=3)
     column = torch.arange(3.0)[:, None]
-    buffer.add(torch.zeros(3, 3), torch.zeros(3, 1), column, column, column, column > 1, truncated=torch.tensor([1, 0, 0]))
+    buffer.add(
+        torch.zeros(3, 3), torch.zeros(3, 1), column, column, column, column > 1, truncated=torch.tensor([1, 0, 0])
+    )
     assert buffer.rewards[0].tolist() == buffer.values[0].tolist() == [0, 1, 2]
     assert buffer.terminated[0].tolist() == [False, False, True]
     assert buffer.truncated[0].tolist() == [True, False, False]
@@ -163,7 +165,9 @@ def test_reset_starts_anew():
     """J21: nothing of the former rollout shows through, and its end is this one's beginning."""
     buffer = small_buffer(action_masks=torch.ones(2, 4, dtype=torch.bool))
     mask = torch.tensor([[True, False, False, False]] * 2)
-    add_steps(buffer, 4, done=lambda t: torch.tensor([t == 3, False]), valid=torch.tensor([True, False]), action_mask=mask)
+    add_steps(
+        buffer, 4, done=lambda t: torch.tensor([t == 3, False]), valid=torch.tensor([True, False]), action_mask=mask
+    )
     buffer.compute_gae(torch.zeros(2), gamma=GAMMA, gae_lambda=LAMBDA)
     buffer.context, buffer.episodes, buffer.policy_version = {"task": torch.ones(4, 2)}, [Episode(1.0, 2, 0, 3)], 5
     buffer.reset()

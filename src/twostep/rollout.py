@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from twostep.advantages import gae
 from twostep.columns import FLAGS, NUMBERS, PORTABLE_NAMES, TREES, restored
 from twostep.errors import RolloutError
-from twostep.advantages import gae
 from twostep.sequences import Minibatch, Sequences
 from twostep.tree import Tree, tree_items, tree_leaves, tree_map, tree_structure
 

@@ -84,7 +84,7 @@ class Sequences:
     """The sequences of one rollout, cut once and shuffled anew for every epoch."""
 
     def __init__(self, rollout: RolloutBuffer, advantages: Tensor, returns: Tensor) -> None:
-        """Cut `rollout` along its own `sequence_length`; only sequences with a valid step are kept."""
+        """Cut `rollout` along its own `sequence_length`; of those without a valid step few are kept."""
         steps, rows = rollout.rewards.shape
         self.length = rollout.sequence_length
         per_row = -(-steps // self.length)
@@ -173,12 +173,19 @@ class Sequences:
             done += size
 
 
+GRAINS = 16
+"""Sequences are counted in sixteenths of the rollout, so that minibatches have few different sizes."""
+
+
 def _index(valid: Tensor, length: int, per_row: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return first step, row and number of valid steps of every sequence that has any."""
+    """Return first step, row and number of valid steps of every sequence that has any, and of a few that have none."""
     padded = torch.nn.functional.pad(valid, (0, 0, 0, per_row * length - valid.shape[0]))
-    counts = padded.unflatten(0, (per_row, length)).sum(1)  # [T / L, B]
-    block, row = counts.nonzero(as_tuple=True)
-    return block * length, row, counts[block, row].cpu()
+    counts = padded.unflatten(0, (per_row, length)).sum(1).flatten()  # [T / L * B]
+    grain = max(1, counts.numel() // GRAINS)
+    number = -(-int((counts > 0).sum()) // grain) * grain
+    chosen = (counts == 0).byte().argsort(stable=True)[:number]
+    rows = valid.shape[1]
+    return chosen // rows * length, chosen % rows, counts[chosen].cpu()
 
 
 def _gather(tree: Tree, index: Tensor) -> Tree:

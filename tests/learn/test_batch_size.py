@@ -1,4 +1,4 @@
-"""A minibatch size that follows the gradient's noise: it grows and shrinks within bounds, and measuring changes nothing."""
+"""A minibatch size that follows the gradient's noise, within bounds; measuring changes nothing."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ def state_of(learner):
     """Everything that learning moves."""
     weights = [parameter.detach().clone() for parameter in learner.parameters]
     moments = [
-        value.clone() for state in learner.optimizer.state.values() for value in state.values() if torch.is_tensor(value)
+        value.clone()
+        for state in learner.optimizer.state.values()
+        for value in state.values()
+        if torch.is_tensor(value)
     ]
     return weights + moments + [learner.generator.get_state().float()]
 

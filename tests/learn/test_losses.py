@@ -136,7 +136,8 @@ def test_given_the_count_of_the_whole_pieces_add_up():
 
 
 @pytest.mark.parametrize(
-    ("ratio", "advantage", "slope"), [(1.5, 1.0, 0.0), (1.1, 1.0, -1.0), (1.5, -1.0, 1.0), (0.5, 1.0, -1.0), (0.5, -1.0, 0.0)]
+    ("ratio", "advantage", "slope"),
+    [(1.5, 1.0, 0.0), (1.1, 1.0, -1.0), (1.5, -1.0, 1.0), (0.5, 1.0, -1.0), (0.5, -1.0, 0.0)],
 )
 def test_no_gradient_where_the_ratio_left_its_range_for_the_better(ratio, advantage, slope):
     """L11: and a full one where it left it for the worse."""
@@ -175,7 +176,9 @@ def test_normalized_advantages_have_mean_zero_and_deviation_one(seed, size, offs
     poisoned = torch.where(valid, advantages, math.nan)
     wide = advantages[valid].double()
     expected = (wide - wide.mean()) / (wide.std() + 1e-8)
-    torch.testing.assert_close(normalized(poisoned, valid)[valid].double(), expected, rtol=0, atol=0.01 if offset == 1e4 else 1e-4)
+    torch.testing.assert_close(
+        normalized(poisoned, valid)[valid].double(), expected, rtol=0, atol=0.01 if offset == 1e4 else 1e-4
+    )
     assert normalized(advantages).std().item() == pytest.approx(1.0, abs=1e-3)
 
 

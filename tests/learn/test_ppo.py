@@ -502,7 +502,9 @@ def test_gradients_of_custom_losses_are_added(collected, accumulate, memory):
     small = stay_small(policy, None, None, None, values, None)
     zero, _ = prefer_zero(policy, None, None, minibatch.rewards, values, None)
     (small + zero).backward()
-    added = torch.cat([torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten() for p in learner.parameters])
+    added = torch.cat(
+        [torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten() for p in learner.parameters]
+    )
     torch.testing.assert_close(got, plain + added, rtol=1e-4, atol=1e-5)
     assert added.abs().max().item() > 1e-3
     expected = without["loss"].item() + small.item() + zero.item()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 
 import gymnasium as gym
 import numpy as np
@@ -193,7 +194,7 @@ def test_a_sequence_equals_its_pieces(kind, cut, layers, seed):
     outputs, last = memory(features, state, keep)
     for bounds in ([0, cut, 8], list(range(9))):
         now, pieces = state, []
-        for begin, end in zip(bounds, bounds[1:], strict=False):
+        for begin, end in pairwise(bounds):
             piece, now = memory(features[:, begin:end], now, keep[begin:end])
             pieces.append(piece)
         assert worst(torch.cat(pieces, 1), outputs) < 1e-6

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -60,6 +60,22 @@ class MockPolicy(nn.Module):
         return out[:, :2], out[:, 2]
 
 
+class TaskPolicy(MockPolicy):
+    """Takes the trajectories of a task, and answers with a dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.task = nn.Linear(3, 2)
+        self.seen = 0
+
+    def forward(self, obs: Tensor, task_trajectories: Tensor | None = None) -> dict[str, Tensor]:
+        logits, value = super().forward(obs)
+        if task_trajectories is not None:
+            self.seen += 1
+            logits = logits + self.task(task_trajectories).mean((1, 2))
+        return {"action_logits": logits, "value": value}
+
+
 def create_env() -> ToyEnv:
     return ToyEnv()
 
@@ -95,8 +111,9 @@ def test_collect_rollouts_only_handles_environment_interaction(trainer: PPOTrain
     before = weights(trainer.policy)
     rollout_data = trainer.collect_rollouts(n_steps=1000)
     assert len(rollout_data["observations"]) == 1000
+    steps = env.steps
     assert len(trainer.collect_rollouts(100)["rewards"]) == 100
-    assert env.steps == 1100
+    assert env.steps == steps + 100
     for key in ("observations", "actions", "rewards", "values", "log_probs", "advantages", "returns"):
         assert isinstance(rollout_data[key], Tensor)
     assert not changed(before, trainer.policy)
@@ -302,6 +319,60 @@ def test_replay_tells_how_stale_data_are(trainer: PPOTrainer) -> None:
     assert torch.equal(anew.next_values[:-1][goes_on], anew.values[1:][goes_on])
 
 
+class MetaLearningPPOTrainer(PPOTrainer):
+    def collect_task_specific_rollouts(self, task, n_steps):
+        # Set task in environment
+        self.env.set_task(task)
+
+        # Get task representation
+        task_trajectories = self.get_task_trajectories(task)
+
+        # Collect rollouts for this task
+        return self.collect_rollouts(n_steps=n_steps, task_trajectories=task_trajectories)
+
+    def meta_train(self, tasks, steps_per_task=1000):
+        for epoch in range(10):
+            for task in tasks:
+                # Collect data for task
+                rollout_data = self.collect_task_specific_rollouts(task, steps_per_task)
+
+                # Learn from task data
+                metrics = self.learn(rollout_data)
+
+                print(f"Task {task.name}: {metrics}")
+                assert metrics["ratio_error"] < 1e-5, epoch
+
+
+def test_meta_learning_with_task_specific_collection(capsys: pytest.CaptureFixture[str]) -> None:
+    """J20, JB6: one policy told apart by task learns to do opposite things; `learn` is not told the trajectories."""
+
+    class Task(NamedTuple):
+        name: str
+        paid: int
+
+    class TaskEnv(ToyEnv):
+        def set_task(self, task: Task) -> None:
+            self.paid = task.paid
+
+        def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+            obs, _, *rest = super().step(action)
+            return obs, float(action == self.paid), *rest
+
+    class Trainer(MetaLearningPPOTrainer):
+        def get_task_trajectories(self, task: Task) -> Tensor:
+            return torch.full((1, 2, 5, 3), 2.0 * task.paid - 1.0)
+
+    tasks = [Task("left", 0), Task("right", 1)]
+    env = TaskEnv()
+    env.set_task(tasks[0])
+    trainer = Trainer(TaskPolicy(), env, seed=0, learning_rate=3e-2, batch_size=32)
+    trainer.meta_train(tasks, steps_per_task=100)
+    assert capsys.readouterr().out.count("Task left: ") == 10
+    for task in tasks:
+        data = trainer.collect_task_specific_rollouts(task, 100)
+        assert (data["actions"] == task.paid).float().mean() > 0.8
+
+
 # ---------------------------------------------------------------------- "Implementation details"
 
 
@@ -388,19 +459,6 @@ def test_new_way_just_override_what_you_need(policy: nn.Module, env: ToyEnv) -> 
 
 def test_context_reaches_collection_and_learning(env: ToyEnv) -> None:
     """JB5, JB6, JB9: context is passed on only where there is some, and learning sees what collecting saw."""
-
-    class TaskPolicy(MockPolicy):
-        def __init__(self) -> None:
-            super().__init__()
-            self.task = nn.Linear(3, 2)
-            self.seen = 0
-
-        def forward(self, obs: Tensor, task_trajectories: Tensor | None = None) -> dict[str, Tensor]:
-            logits, value = super().forward(obs)
-            if task_trajectories is not None:
-                self.seen += 1
-                logits = logits + self.task(task_trajectories).mean((1, 2))
-            return {"action_logits": logits, "value": value}
 
     policy = TaskPolicy()
     trainer = PPOTrainer(policy, env, n_epochs=1)

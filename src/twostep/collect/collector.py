@@ -16,7 +16,8 @@ from twostep.errors import NumericsError, RolloutError
 from twostep.policies.adapters import as_policy
 from twostep.protocols import Step, VectorEnv
 from twostep.rollout import RolloutBuffer
-from twostep.tree import Tree, tree_items, tree_leaves, tree_map, tree_stack
+from twostep.runtime import fast_products
+from twostep.tree import Tree, tree_items, tree_leaves, tree_map, tree_stack, tree_structure
 
 
 class RolloutCollector:
@@ -96,7 +97,8 @@ class RolloutCollector:
         conditions = self._conditions(context)
         with torch.no_grad():
             recording = Recording(self._buffer(steps, self.step, conditions), self.step)
-        with torch.inference_mode(), drawing_from(self.generator):
+        fast = fast_products(self.vecenv.num_rows, self.device)
+        with torch.inference_mode(), drawing_from(self.generator), fast:
             for t in range(steps):
                 self._act(recording, t, conditions)
             columns = recording.finish()
@@ -163,6 +165,8 @@ class RolloutCollector:
         rollout = self.experience
         if rollout is None or steps != rollout.num_steps:
             rollout = self._new_buffer(steps, step, conditions)
+        else:
+            _require_room(rollout, self.vecenv.num_rows, self.state, step.action_masks)
         rollout.reset()
         if conditions:
             rollout.context = {name: leaf.expand(steps, *leaf.shape[1:]) for name, leaf in conditions.items()}
@@ -187,6 +191,21 @@ class RolloutCollector:
         )
 
 
+def _require_room(experience: RolloutBuffer, rows: int, state: Tree, masks: Tree) -> None:
+    """Refuse a buffer in which something that this policy and environment give would have no place."""
+    if experience.num_rows != rows:
+        raise RolloutError(
+            f"The experience has {experience.num_rows} rows, but the environment has {rows}. "
+            f"Create it with num_agents={rows}."
+        )
+    for name, kept, given in (("states", experience.states, state), ("action_masks", experience.action_masks, masks)):
+        if tree_structure(kept) != tree_structure(given):
+            raise RolloutError(
+                f"The experience holds {name} as {tree_structure(kept)}, but collecting gives {tree_structure(given)}. "
+                "Describe them to RolloutBuffer.create: state=policy.initial_state(num_agents), action_masks=..."
+            )
+
+
 def _first(leaf: Tensor) -> Tensor:
     return leaf[0]
 
@@ -209,14 +228,19 @@ def _keep_state(rollout: RolloutBuffer, at: int, state: Tree) -> None:
 
 
 def _check_finite(rollout: RolloutBuffer) -> None:
-    """Name the first number that is not finite, before anything learns from it."""
+    """Name the first number that is not finite, before anything learns from it.
+
+    Observations count wherever they are: the gradient of a step that does not count is 0, and 0 times NaN is NaN.
+    """
     columns = {name: getattr(rollout, name) for name in ("rewards", "logprobs", "values", "next_values")}
     total = torch.stack(list(columns.values())).sum(0)
-    if bool(torch.isfinite(torch.where(rollout.valid, total, 0.0)).all()):
+    floats = {path: leaf for path, leaf in tree_items(rollout.obs, "obs") if leaf.is_floating_point()}
+    sums = [torch.where(rollout.valid, total, 0.0).sum(), *(leaf.sum() for leaf in floats.values())]
+    if bool(torch.isfinite(torch.stack(sums)).all()):
         return
-    floats = [(path, leaf) for path, leaf in tree_items(rollout.obs, "obs") if leaf.is_floating_point()]
-    for name, column in (*floats, *columns.items()):
-        bad = ~torch.isfinite(column.flatten(2).sum(-1) if column.dim() > 2 else column) & rollout.valid
+    for name, column in (floats | columns).items():
+        bad = ~torch.isfinite(column)
+        bad = bad.reshape(*bad.shape[:2], -1).any(-1) if name in floats else bad & rollout.valid
         if bool(bad.any()):
             t, row = bad.nonzero()[0].tolist()
             raise NumericsError(

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from twostep.protocols import Step
 from twostep.collect.acting import Acted
+from twostep.protocols import Step
 from twostep.rollout import RolloutBuffer
 from twostep.tree import Tree, tree_leaves, tree_map, tree_stack
 

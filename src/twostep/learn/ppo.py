@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from twostep.advantages import explained_variance
 from twostep.checkpoint import generator_state, restore_generator
 from twostep.errors import NumericsError, PolicyError, RatioError
-from twostep.advantages import explained_variance
 from twostep.learn.batch_size import adapted_minibatch_size
 from twostep.learn.losses import Metrics, normalized, ppo_loss
 from twostep.learn.schedules import AdaptiveKL, schedule_for
@@ -22,6 +22,7 @@ from twostep.policies.actor_critic import PRECISIONS, ActorCritic
 from twostep.policies.adapters import as_policy
 from twostep.recorded import Recorded
 from twostep.rollout import RolloutBuffer
+from twostep.runtime import fast_products
 from twostep.sequences import Minibatch, Sequences
 from twostep.tree import Tree, tree_map
 
@@ -94,7 +95,8 @@ class PPOOptimizer:
             advantages = normalized(advantages, None if bool(rollout.valid.all()) else rollout.valid)
         sequences = Sequences(rollout, advantages, returns)
         self._adapt_minibatch_size(sequences)
-        measured, epochs = self._epochs(sequences, rollout.policy_version, custom_loss_fns)
+        with fast_products(len(sequences) * sequences.length // self._number(sequences), self.device):
+            measured, epochs = self._epochs(sequences, rollout.policy_version, custom_loss_fns)
         self._normalize_observations(rollout)
         metrics = _means(measured) | {"explained_variance": float(variance), "epochs": float(epochs)}
         if not all(math.isfinite(metrics[name]) for name in ("loss", "grad_norm")):
@@ -151,7 +153,7 @@ class PPOOptimizer:
     def _epochs(
         self, sequences: Sequences, version: int | None, custom_losses: Sequence[CustomLoss]
     ) -> tuple[list[Metrics], int]:
-        number = sequences.minibatch_count(self.minibatch_size, self.config.num_minibatches)
+        number = self._number(sequences)
         measured: list[Metrics] = []
         for epoch in range(self.config.update_epochs):
             for minibatch in sequences.epoch(number, self.generator):
@@ -193,10 +195,10 @@ class PPOOptimizer:
         """Return the gradient of a piece, all parameters in one row, and what was measured."""
         if self._recorded is not None and not custom_losses:
             self._piece = piece
-            tree = (piece.tensors(), torch.full((), float(count)))
+            tree = (piece.tensors(), torch.full((), float(max(count, 1))))
             flat, *measured = self._recorded(tree, self.policy.fingerprint())
             return flat, dict(zip(LOSS_METRICS, measured, strict=True))
-        loss, metrics, values = self._loss(piece, count)
+        loss, metrics, values = self._loss(piece, max(count, 1))
         for custom_loss in custom_losses:
             extra, extra_metrics = self._custom(custom_loss, piece, values, count)
             loss = loss + extra
@@ -236,7 +238,7 @@ class PPOOptimizer:
         """Call a custom loss; a mean over a piece weighs as much as the piece does in its minibatch."""
         result = custom_loss(self.policy, piece.obs, piece.actions, piece.rewards, values, piece.advantages)
         loss, metrics = result if isinstance(result, tuple) else (result, {})
-        weight = piece.count / count
+        weight = piece.count / max(count, 1)
         name = getattr(custom_loss, "__name__", "custom_loss")
         extras = {key: torch.as_tensor(value).detach() * weight for key, value in metrics.items()}
         return loss * weight, {name: loss.detach() * weight, **extras}
@@ -292,6 +294,10 @@ class PPOOptimizer:
         if self.config.adaptive_minibatch is not None:
             size = self.minibatch_size or max(1, int(sequences.valid_counts.sum()) // self.config.num_minibatches)
             self.minibatch_size = adapted_minibatch_size(self, sequences, size, self.config.adaptive_minibatch)
+
+    def _number(self, sequences: Sequences) -> int:
+        """Return how many minibatches an epoch has."""
+        return sequences.minibatch_count(self.minibatch_size, self.config.num_minibatches)
 
     def _set_lr(self, lr: float) -> None:
         for group in self.optimizer.param_groups:

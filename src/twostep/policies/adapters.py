@@ -20,6 +20,7 @@ from twostep.policies.calling_adapters import (
 from twostep.policies.foreign_state import WAY_OUT, ForeignState, find_state, recurrent_parts
 from twostep.policies.parameter_adapters import ParameterAdapter, RecurrentParameterAdapter
 from twostep.policies.versions import first_version
+from twostep.tree import Tree
 
 MakeState = Callable[[int], Any]
 
@@ -60,6 +61,16 @@ def as_policy(policy: Any, action_space: Any = None, *, signature: str = "auto",
     elif kept.action_space is None and action_space is not None:
         kept.set_action_space(action_space)
     return kept
+
+
+def memory_from(policy: Any, memory: Any) -> Tree:
+    """Take over memory in whatever form the user's network keeps it."""
+    return policy.state_from(memory) if isinstance(policy, Adapter) else memory
+
+
+def memory_to(policy: Any, state: Tree) -> Any:
+    """Hand out memory in the form in which the user's network keeps it."""
+    return policy.state_to(state) if isinstance(policy, Adapter) else state
 
 
 def _unwrapped(policy: Any) -> Any:

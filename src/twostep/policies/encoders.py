@@ -47,7 +47,6 @@ class Vector(nn.Module):
 
     def __init__(self, space: spaces.Space[Any]) -> None:
         super().__init__()
-        self.out_features = spaces.flatdim(space)
         choices = _choices(space)
         self.categorical = bool(choices)
         if choices:
@@ -57,6 +56,7 @@ class Vector(nn.Module):
             self.register_buffer("categories", torch.tensor(categories), persistent=False)
         elif not isinstance(space, (spaces.Box, spaces.MultiBinary)):
             raise ConfigError(f"No encoder for observations of {space}. Flatten them, or pass a policy of your own.")
+        self.out_features = spaces.flatdim(space)
         self.normalizable = isinstance(space, spaces.Box) and bool(np.issubdtype(space.dtype, np.floating))
         self.normalized = False
         self.scale = 1.0 / 255.0 if space.dtype == np.uint8 else 1.0

@@ -14,30 +14,35 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from twostep.policies.towers import orthogonal, tanh_
+from twostep.policies.towers import orthogonal
 from twostep.tree import Tree
 
 
 class _GruScan(torch.autograd.Function):
-    """Gates are ordered reset, update, candidate, as in the usual definition."""
+    """Gates are ordered reset, update, candidate, as in the usual definition.
+
+    The hyperbolic tangent is that of half the sigmoid's argument, whose doubling is done to the weights beforehand.
+    """
 
     @staticmethod
     def forward(ctx: Any, projected: Tensor, hidden: Tensor, keep: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         steps, towers, rows, units = *projected.shape[:3], weight.shape[1]
-        outputs = projected.new_empty(steps, towers, rows, units)
-        kept = torch.empty_like(outputs)
-        recurrent = projected.new_empty(projected.shape)
+        outputs, kept, recurrent, candidates = (projected.new_empty(steps, towers, rows, units) for _ in range(4))
         gates = projected.new_empty(steps, towers, rows, 2 * units)
-        candidates = torch.empty_like(outputs)
-        for t in range(steps):
-            torch.mul(hidden, keep[t], out=kept[t])
-            torch.baddbmm(bias, kept[t], weight, out=recurrent[t])
-            torch.add(projected[t, ..., : 2 * units], recurrent[t, ..., : 2 * units], out=gates[t]).sigmoid_()
-            reset, update = gates[t].chunk(2, dim=-1)
-            candidate = projected[t, ..., 2 * units :]
-            torch.addcmul(candidate, reset, recurrent[t, ..., 2 * units :], out=candidates[t])
-            hidden = torch.lerp(tanh_(candidates[t]), kept[t], update, out=outputs[t])
-        ctx.save_for_backward(keep, weight, kept, recurrent[..., 2 * units :], gates, candidates)
+        gate_weight, new_weight = weight[..., : 2 * units].contiguous(), 2 * weight[..., 2 * units :]
+        gate_inputs = projected[..., : 2 * units] + bias[..., : 2 * units]
+        new_inputs, new_bias = 2 * projected[..., 2 * units :], 2 * bias[..., 2 * units :]
+        keeps, gate_inputs, new_inputs = keep.unbind(), gate_inputs.unbind(), new_inputs.unbind()
+        for t, (kept_t, gates_t, recurrent_t, candidate_t, output_t) in enumerate(
+            zip(kept.unbind(), gates.unbind(), recurrent.unbind(), candidates.unbind(), outputs.unbind(), strict=True)
+        ):
+            torch.mul(hidden, keeps[t], out=kept_t)
+            torch.baddbmm(gate_inputs[t], kept_t, gate_weight, out=gates_t).sigmoid_()
+            torch.baddbmm(new_bias, kept_t, new_weight, out=recurrent_t)
+            reset, update = gates_t.chunk(2, dim=-1)
+            torch.addcmul(new_inputs[t], reset, recurrent_t, out=candidate_t).sigmoid_().mul_(2).sub_(1)
+            hidden = torch.lerp(candidate_t, kept_t, update, out=output_t)
+        ctx.save_for_backward(keep, weight, kept, recurrent, gates, candidates)
         return outputs
 
     @staticmethod
@@ -47,75 +52,94 @@ class _GruScan(torch.autograd.Function):
         keep, weight, kept, recurrent, gates, candidates = cast("tuple[Tensor, ...]", ctx.saved_tensors)
         steps, towers, rows, units = kept.shape
         reset, update = gates.chunk(2, dim=-1)
-        to_update = (kept - candidates).mul_(update).mul_(1 - update)
-        to_candidate = (1 - candidates.square()).mul_(1 - update)
-        to_reset = (1 - reset).mul_(reset).mul_(recurrent)
+        to_update = (kept - candidates).mul_(update).mul_(1 - update).unbind()
+        to_candidate = (1 - candidates.square()).mul_(1 - update).unbind()
+        to_reset = (1 - reset).mul_(reset).mul_(recurrent).mul_(0.5).unbind()
+        resets, updates, keeps, d_outputs_at = reset.unbind(), update.unbind(), keep.unbind(), d_outputs.unbind()
         d_recurrent = kept.new_empty(steps, towers, rows, 3 * units)
         d_candidate = torch.empty_like(kept)
+        d_resets, d_updates, d_rests = (part.unbind() for part in d_recurrent.chunk(3, dim=-1))
+        d_recurrents, d_candidates = d_recurrent.unbind(), d_candidate.unbind()
         transposed = weight.transpose(1, 2)
         d_hidden = torch.zeros_like(kept[0])
         for t in range(steps - 1, -1, -1):
-            d_hidden = d_hidden + d_outputs[t]
-            d_reset, d_update, d_rest = d_recurrent[t].chunk(3, dim=-1)
-            torch.mul(d_hidden, to_candidate[t], out=d_candidate[t])
-            torch.mul(d_candidate[t], to_reset[t], out=d_reset)
-            torch.mul(d_hidden, to_update[t], out=d_update)
-            torch.mul(d_candidate[t], reset[t], out=d_rest)
-            d_hidden = torch.baddbmm(d_hidden * update[t], d_recurrent[t], transposed).mul_(keep[t])
+            d_hidden = d_hidden + d_outputs_at[t]
+            torch.mul(d_hidden, to_candidate[t], out=d_candidates[t])
+            torch.mul(d_candidates[t], to_reset[t], out=d_resets[t])
+            torch.mul(d_hidden, to_update[t], out=d_updates[t])
+            torch.mul(d_candidates[t], resets[t], out=d_rests[t])
+            d_hidden = torch.baddbmm(d_hidden * updates[t], d_recurrents[t], transposed).mul_(keeps[t])
         d_projected = torch.cat((d_recurrent[..., : 2 * units], d_candidate), dim=-1)
         d_weight, d_bias = _weight_gradients(kept, d_recurrent)
         return d_projected, d_hidden, None, d_weight, d_bias
 
 
 class _LstmScan(torch.autograd.Function):
-    """Gates are ordered output, input, forget, candidate: the sigmoids are neighbours, and so are the cell's terms."""
+    """Gates are ordered output, input, forget, candidate: the three cell terms are neighbours.
+
+    All four go through one sigmoid, the candidate at twice its argument: `tanh(x) = 2 sigmoid(2 x) - 1`.
+    """
 
     @staticmethod
     def forward(
         ctx: Any, projected: Tensor, hidden: Tensor, cell: Tensor, keep: Tensor, weight: Tensor
     ) -> tuple[Tensor, Tensor]:
         steps, towers, rows, units = *projected.shape[:3], weight.shape[1]
-        outputs = projected.new_empty(steps, towers, rows, units)
-        kept, kept_cells, cells, squashed = (torch.empty_like(outputs) for _ in range(4))
+        states, kept = (projected.new_empty(steps, 2, towers, rows, units) for _ in range(2))
+        squashed = projected.new_empty(steps, towers, rows, units)
         gates = projected.new_empty(projected.shape)
-        for t in range(steps):
-            torch.mul(hidden, keep[t], out=kept[t])
-            torch.mul(cell, keep[t], out=kept_cells[t])
-            torch.baddbmm(projected[t], kept[t], weight, out=gates[t])
-            gates[t, ..., : 3 * units].sigmoid_()
-            tanh_(gates[t, ..., 3 * units :])
-            output, enter, forget, candidate = gates[t].chunk(4, dim=-1)
-            cell = torch.mul(forget, kept_cells[t], out=cells[t]).addcmul_(enter, candidate)
-            squashed[t] = cell
-            hidden = torch.mul(output, tanh_(squashed[t]), out=outputs[t])
-        ctx.save_for_backward(keep, weight, kept, kept_cells, gates, squashed)
-        return outputs, cells[-1].clone()
+        doubled = torch.ones(4 * units, dtype=weight.dtype, device=weight.device)
+        doubled[3 * units :] = 2
+        inputs, weight = (projected * doubled).unbind(), weight * doubled
+        keeps, kept_at, states_at = keep.unbind(), kept.unbind(), states.unbind()
+        state = torch.stack((hidden, cell))
+        for t, (gates_t, squashed_t) in enumerate(zip(gates.unbind(), squashed.unbind(), strict=True)):
+            kept_hidden, kept_cell = torch.mul(state, keeps[t], out=kept_at[t]).unbind()
+            output, enter, forget, candidate = (
+                torch.baddbmm(inputs[t], kept_hidden, weight, out=gates_t).sigmoid_().chunk(4, dim=-1)
+            )
+            state = states_at[t]
+            hidden, cell = state.unbind()
+            torch.mul(forget, kept_cell, out=cell).sub_(enter).addcmul_(enter, candidate, value=2)
+            torch.mul(cell, 2, out=squashed_t).sigmoid_()
+            torch.mul(output, squashed_t, out=hidden).mul_(2).sub_(output)
+        ctx.save_for_backward(keep, weight, doubled, kept, gates, squashed)
+        return states[:, 0], states[-1, 1].clone()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         d_outputs, d_last_cell = gradients
-        keep, weight, kept, kept_cells, gates, squashed = cast("tuple[Tensor, ...]", ctx.saved_tensors)
-        steps, towers, rows, units = kept.shape
+        keep, weight, doubled, kept, gates, squashed = cast("tuple[Tensor, ...]", ctx.saved_tensors)
+        kept_hiddens, kept_cells = kept.unbind(1)
+        steps, towers, rows, units = squashed.shape
         output, enter, forget, candidate = gates.chunk(4, dim=-1)
-        to_cell = (1 - squashed.square()).mul_(output)
-        to_output = (1 - output).mul_(output).mul_(squashed)
-        to_gates = kept.new_empty(steps, towers, rows, 3, units)
-        torch.mul(enter * (1 - enter), candidate, out=to_gates[..., 0, :])
+        tanh_cell = 2 * squashed - 1
+        to_cell = (1 - tanh_cell.square()).mul_(output).unbind()
+        to_output = (1 - output).mul_(output).mul_(tanh_cell).unbind()
+        to_gates = squashed.new_empty(steps, towers, rows, 3, units)
+        torch.mul(enter * (1 - enter), 2 * candidate - 1, out=to_gates[..., 0, :])
         torch.mul(forget * (1 - forget), kept_cells, out=to_gates[..., 1, :])
-        torch.mul(1 - candidate.square(), enter, out=to_gates[..., 2, :])
-        d_gates = torch.empty_like(gates)
-        d_cell_gates = d_gates[..., units:].unflatten(-1, (3, units))
-        transposed = weight.transpose(1, 2)
-        d_hidden, d_cell = torch.zeros_like(kept[0]), d_last_cell
+        torch.mul(candidate * (1 - candidate), 4 * enter, out=to_gates[..., 2, :])
+        onward, to_gates_at, keeps, d_outputs_at = (
+            (forget * keep).unbind(),
+            to_gates.unbind(),
+            keep.unbind(),
+            d_outputs.unbind(),
+        )
+        d_gates = gates.new_empty(gates.shape)
+        d_output_gates = d_gates[..., :units].unbind()
+        d_cell_gates = d_gates[..., units:].view(steps, towers, rows, 3, units).unbind()
+        d_gates_at, transposed = d_gates.unbind(), (weight / doubled).transpose(1, 2)
+        d_hidden, d_cell = d_outputs_at[-1], d_last_cell
         for t in range(steps - 1, -1, -1):
-            d_hidden = d_hidden + d_outputs[t]
             d_cell = torch.addcmul(d_cell, d_hidden, to_cell[t])
-            torch.mul(d_hidden, to_output[t], out=d_gates[t, ..., :units])
-            torch.mul(d_cell.unsqueeze(-2), to_gates[t], out=d_cell_gates[t])
-            d_hidden = torch.bmm(d_gates[t], transposed).mul_(keep[t])
-            d_cell = (d_cell * forget[t]).mul_(keep[t])
-        d_weight, _ = _weight_gradients(kept, d_gates)
+            torch.mul(d_hidden, to_output[t], out=d_output_gates[t])
+            torch.mul(d_cell.unsqueeze(-2), to_gates_at[t], out=d_cell_gates[t])
+            d_cell = d_cell * onward[t]
+            d_kept = torch.bmm(d_gates_at[t], transposed)
+            d_hidden = torch.addcmul(d_outputs_at[t - 1], d_kept, keeps[t]) if t else d_kept * keeps[t]
+        d_weight, _ = _weight_gradients(kept_hiddens, d_gates)
         return d_gates, d_hidden, d_cell, None, d_weight
 
 
