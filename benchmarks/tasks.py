@@ -32,6 +32,7 @@ ZOO = "RL Baselines3 Zoo, one run"
 TIANSHOU = "Tianshou, 10 seeds"
 CONTRIB = "the learning test of sb3-contrib"
 
+
 def _cartpole_without_velocities(memory: str) -> Task:
     alone = memory == "none"
     return Task(

@@ -165,7 +165,7 @@ def test_rollouts_that_do_not_fit_are_refused(identifiable, change, message):
 def test_learning_normalises_over_the_union(collected):
     """JB4, R4, J41: one rollout's advantages are a thousand times the other's, and stay so."""
     first, policy = collected(num_steps=16, num_envs=2)
-    second, _ = collected(num_steps=9, num_envs=3, policy=policy, seed=1)
+    second, _ = collected(num_steps=16, num_envs=3, policy=policy, seed=1)
     second.rewards *= 1000.0
     for rollout in (first, second):
         rollout.compute_gae(gamma=0.99, gae_lambda=0.95)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from twostep import runtime
 
@@ -46,6 +47,40 @@ def test_other_c_libraries_are_left_alone(monkeypatch):
 
 
 def test_importing_asks_for_nothing():
-    program = "import ctypes; ctypes.CDLL = None; import twostep.runtime; print('imported')"
+    program = (
+        "import ctypes, torch; calls = []; ctypes.CDLL = lambda *given: calls.append(given); import twostep.runtime; "
+        "print(calls, torch.get_float32_matmul_precision())"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout == "imported\n", done.stderr
+    assert done.stdout == "[] highest\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("samples", "device", "exact", "expected"),
+    [(1024, "cpu", True, "medium"), (1023, "cpu", True, "highest"), (9999, "cuda", True, "highest"),
+     (9999, "cpu", False, "highest")],
+)  # fmt: skip
+def test_the_other_kernel_is_for_large_products_where_it_is_exact(monkeypatch, samples, device, exact, expected):
+    """And the process is left as it was, after an error too."""
+    monkeypatch.setattr(runtime, "_stays_exact", lambda: exact)
+    seen = []
+
+    def learn():
+        with runtime.fast_products(samples, torch.device(device)):
+            seen.append(torch.get_float32_matmul_precision())
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        learn()
+    assert seen == [expected]
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_what_is_called_exact_is_exact():
+    """Whatever this processor does, large products keep single precision."""
+    a, b = torch.randn(2, 1024, 1024, generator=torch.Generator().manual_seed(1))
+    with runtime.fast_products(1024, torch.device("cpu")):
+        product = a @ b
+    exact = a.double() @ b.double()
+    assert ((product - exact).abs().max() / exact.abs().max()).item() < 2e-6
+    assert torch.get_float32_matmul_precision() == "highest"

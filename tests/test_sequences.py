@@ -79,7 +79,7 @@ def test_every_valid_transition_once_per_epoch(identifiable, num_steps, num_rows
         assert seen == sorted(rollout.values[valid].tolist())
         for minibatch in minibatches:
             check_identities(minibatch, rollout)
-            assert minibatch.count == len(transitions(minibatch)) > 0
+            assert minibatch.count == len(transitions(minibatch))
 
 
 @settings(max_examples=40, deadline=None)
@@ -148,6 +148,20 @@ def test_minibatch_sizes_differ_by_at_most_one_sequence(identifiable):
 def test_number_of_minibatches(identifiable, minibatch_size, num_minibatches, length, expected):
     """LB11, J35: 24 steps of 2 rows; a size in transitions becomes whole sequences, at least one."""
     assert sequences_of(identifiable(24, 2, length)).minibatch_count(minibatch_size, num_minibatches) == expected
+
+
+@pytest.mark.parametrize("num_valid", [1, 15, 16, 17, 250, 255, 256])
+def test_minibatches_have_few_sizes_however_many_steps_count(identifiable, num_valid):
+    """J34: sizes come in sixteenths of the rollout, filled up with steps that do not count; the rest is the same."""
+    valid = torch.zeros(256, dtype=torch.bool)
+    valid[torch.randperm(256, generator=torch.Generator().manual_seed(0))[:num_valid]] = True
+    rollout = identifiable(64, 4, 1, valid.view(64, 4))
+    sequences = sequences_of(rollout)
+    assert len(sequences) % 16 == 0
+    assert 0 <= len(sequences) - num_valid < 16
+    (minibatch,) = sequences.epoch(1)
+    assert minibatch.count == num_valid
+    assert sorted(transitions(minibatch)) == sorted(rollout.values[rollout.valid].tolist())
 
 
 def test_nothing_valid_gives_no_minibatch(identifiable):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -79,4 +79,4 @@ def _traced(fn: Callable[..., Sequence[Tensor]], tensors: Sequence[Tensor]) -> C
             graph = make_fx(fn)(*examples)
             with torch.no_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # it warns that shapes become constants, which is what is wanted
-                return torch.jit.trace(graph, examples, check_trace=False)
+                return cast("Callable[..., Sequence[Tensor]]", torch.jit.trace(graph, examples, check_trace=False))

@@ -197,7 +197,8 @@ class PPOTrainer:
         """Return the loss on a whole rollout for given new log-probabilities, values and entropies, all `[T, B]`."""
         if buffer.advantages is None or buffer.returns is None:
             buffer.compute_gae(gamma=self.config.gamma, gae_lambda=self.config.gae_lambda)
-        assert buffer.advantages is not None and buffer.returns is not None
+        assert buffer.advantages is not None
+        assert buffer.returns is not None
         loss, metrics = ppo_loss(
             new_logprobs,
             new_values,

@@ -18,13 +18,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.distributions import Categorical, Normal
+from torch.nn.parallel import DistributedDataParallel
 
 from twostep.collect.collector import RolloutCollector
 from twostep.errors import PolicyError
 from twostep.learn.ppo import PPOOptimizer
 from twostep.learn.settings import PPOConfig
 from twostep.policies.actor_critic import ActorCritic
-from twostep.policies.adapters import as_policy
+from twostep.policies.adapters import as_policy, memory_from, memory_to
 from twostep.vector import SerialVectorEnv
 
 OBS, CHOICES, AXES, HIDDEN = 3, 4, 2, 6
@@ -410,6 +411,40 @@ def test_memory_crosses_over_in_both_directions(make: Callable[[], Any]) -> None
         assert torch.equal(leaf, back)
 
 
+def test_memory_of_a_policy_that_follows_the_protocol_stays_as_it_is() -> None:
+    state = torch.zeros(2, 3)
+    policy = ActorCritic(spaces.Box(-1, 1, (OBS,)), DISCRETE)
+    assert memory_from(policy, state) is state
+    assert memory_to(policy, state) is state
+    adapter = as_policy(ActorCriticLSTM())
+    assert isinstance(memory_to(adapter, adapter.initial_state(2)), LSTMState)
+    assert memory_from(adapter, adapter.module.initial_state(2, torch.device("cpu")))[0].shape == (2, 1, HIDDEN)
+
+
+@pytest.mark.parametrize("kind", [nn.GRUCell, nn.LSTMCell, nn.GRU, nn.LSTM])
+def test_memory_of_the_one_recurrent_layer_inside(kind: Any) -> None:
+    """C20: a network that says nothing about its memory starts with zeros of the right shape."""
+
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.out = kind(OBS, HIDDEN), nn.Linear(HIDDEN, CHOICES + 1)
+
+        def forward(self, obs: Tensor, hidden: Any) -> tuple[Tensor, Tensor, Any]:
+            if isinstance(self.layer, nn.RNNBase):
+                features, hidden = self.layer(obs[None], hidden)
+                features = features[0]
+            else:
+                hidden = self.layer(obs, hidden)
+                features = hidden[0] if isinstance(hidden, tuple) else hidden
+            out = self.out(features)
+            return out[:, :-1], out[:, -1], hidden
+
+    rollout = collector(network := Recurrent(), DISCRETE).rollout()
+    assert PPOOptimizer(network, config=PPOConfig(update_epochs=1)).update(rollout)["ratio_error"] < 1e-5
+    assert len(rollout.states) == (2 if "LSTM" in kind.__name__ else 1)
+
+
 def test_memory_is_made_as_told_or_as_the_network_does() -> None:
     class Cell(nn.Module):
         def __init__(self) -> None:
@@ -493,6 +528,10 @@ def test_collector_and_learner_mean_the_same_policy() -> None:
     drawing = ActorCriticLSTM()
     adapter = as_policy(drawing)
     assert as_policy(drawing, BOX) is adapter
+    assert adapter.to_env(torch.tensor([[2.0, -3.0]])).tolist() == [[1.0, -1.0]]
+    adapter = as_policy(ActorCriticLSTM())
+    assert adapter.to_env(torch.tensor([[2.0, -3.0]])).tolist() == [[2.0, -3.0]]
+    assert as_policy(adapter, BOX) is adapter
     assert adapter.to_env(torch.tensor([[2.0, -3.0]])).tolist() == [[1.0, -1.0]]
 
 
@@ -635,6 +674,7 @@ class Memoryless(Plain):
         (Inside(CHOICES), DISCRETE, r"keeps its memory inside \(reset_hidden\)"),
         (Memoryless(CHOICES), DISCRETE, "takes memory, but how does it start"),
         (nn.Module(), DISCRETE, "no forward"),
+        (DistributedDataParallel.__new__(DistributedDataParallel), DISCRETE, r"Pass policy\.module"),
     ],
 )
 def test_what_cannot_be_a_policy_is_refused_in_words(network: Any, space: Any, message: str) -> None:

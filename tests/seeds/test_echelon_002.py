@@ -73,6 +73,7 @@ class Mech(gym.Env[np.ndarray, np.ndarray]):
         return self._obs(), {}
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action)
         self.t += 1
         over = self.t >= 4 + self.episode % 3
         return self._obs(), float(action.sum()), over and self.episode % 2 == 0, over and self.episode % 2 == 1, {}

@@ -104,7 +104,7 @@ def test_differently_scaled_rollouts_are_normalised_together() -> None:
     assert combined["advantages"].abs().max() == pytest.approx(rollouts[1]["advantages"].abs().max())
 
 
-def test_dropout_does_not_make_old_probabilities_wrong(small_trainer: Any) -> None:
+def test_dropout_does_not_make_old_probabilities_wrong() -> None:
     """JB8: the same mode in both phases, said once."""
 
     class Dropping(nn.Module):

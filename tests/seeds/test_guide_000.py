@@ -129,7 +129,7 @@ def test_learn_only_handles_training_on_collected_data(trainer: PPOTrainer, env:
     assert changed(before, trainer.policy)
     assert all(type(value) is float for value in metrics.values())
     without_env = PPOTrainer(make_policy(env, seed=1), device="cpu")
-    assert without_env.learn(rollout_data)["loss"] == pytest.approx(without_env.learn(rollout_data)["loss"], abs=10)
+    assert math.isfinite(without_env.learn(rollout_data)["loss"])
     with pytest.raises(EnvError, match="no environment"):
         without_env.collect_rollouts(1)
 
@@ -401,17 +401,18 @@ def test_device_is_selected_automatically(policy: nn.Module, env: ToyEnv, monkey
     assert PPOTrainer(policy, env).device == expected
     assert PPOTrainer(policy, env, device="cpu").device == torch.device("cpu")
     assert PPOTrainer(policy, env, device=torch.device("cpu")).device == torch.device("cpu")
-    moved: list[torch.device] = []
+
+    class AskedError(Exception):
+        """Carries the device that a policy was to be moved to."""
+
+    def ask(_: nn.Module, device: torch.device) -> None:
+        raise AskedError(device)
+
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(nn.Module, "to", lambda self, device: (moved.append(device), self)[1])
-    with pytest.raises((RuntimeError, AssertionError)):  # there may be no such device here; the wish is what counts
-        raise_unless_cuda(PPOTrainer(policy, env), moved)
-    assert moved[0] == torch.device("cuda")
-
-
-def raise_unless_cuda(trainer: PPOTrainer, moved: list[torch.device]) -> None:
-    assert trainer.device.type == "cuda"
-    raise AssertionError(moved)
+    monkeypatch.setattr(nn.Module, "to", ask)
+    with pytest.raises(AskedError) as asked:
+        PPOTrainer(policy, env)
+    assert asked.value.args == (torch.device("cuda"),)
 
 
 def test_learn_moves_data_and_leaves_the_callers_dict_alone(trainer: PPOTrainer) -> None:

@@ -88,7 +88,8 @@ class PPOOptimizer:
         if rollout.advantages is None or rollout.returns is None:
             rollout.compute_gae(gamma=self.config.gamma, gae_lambda=self.config.gae_lambda)
         advantages, returns = rollout.advantages, rollout.returns
-        assert advantages is not None and returns is not None
+        assert advantages is not None
+        assert returns is not None
         variance = explained_variance(rollout.values, returns, rollout.valid)
         self._scale_values(returns, rollout.valid)
         if self.config.norm_adv == "batch":
@@ -189,9 +190,7 @@ class PPOOptimizer:
             parameter.grad = part.view_as(parameter)
         return total
 
-    def _gradient(
-        self, piece: Minibatch, count: int, custom_losses: Sequence[CustomLoss]
-    ) -> tuple[Tensor, Metrics]:
+    def _gradient(self, piece: Minibatch, count: int, custom_losses: Sequence[CustomLoss]) -> tuple[Tensor, Metrics]:
         """Return the gradient of a piece, all parameters in one row, and what was measured."""
         if self._recorded is not None and not custom_losses:
             self._piece = piece
@@ -232,9 +231,7 @@ class PPOOptimizer:
             metrics["ratio_error"] = (errors if piece.valid is None else torch.where(piece.valid, errors, 0.0)).max()
         return loss, metrics, output.values
 
-    def _custom(
-        self, custom_loss: CustomLoss, piece: Minibatch, values: Tensor, count: int
-    ) -> tuple[Tensor, Metrics]:
+    def _custom(self, custom_loss: CustomLoss, piece: Minibatch, values: Tensor, count: int) -> tuple[Tensor, Metrics]:
         """Call a custom loss; a mean over a piece weighs as much as the piece does in its minibatch."""
         result = custom_loss(self.policy, piece.obs, piece.actions, piece.rewards, values, piece.advantages)
         loss, metrics = result if isinstance(result, tuple) else (result, {})
@@ -275,7 +272,7 @@ class PPOOptimizer:
         if not error <= tolerance:
             raise RatioError(
                 f"max |ratio - 1| = {error:.3g} before the first step; it must be below {tolerance:g}. The policy gives "
-                "other probabilities when learning than when acting: dropout or batch norm, memory kept inside the "
+                "other probabilities when learning than when acting: dropout or batch norm, memory inside the "
                 "module, weights or inputs changed in between. For data from another policy set policy_version=None."
             )
 

@@ -52,15 +52,20 @@ def as_policy(policy: Any, action_space: Any = None, *, signature: str = "auto",
     if _follows_the_protocol(network):
         if not hasattr(network, "version"):
             network.version = first_version()
-        return network
+        return _told(network, action_space)
     kept: Adapter | None = network.__dict__.get(_KEPT)
     asked_anew = signature != "auto" or initial_state is not None
     if kept is None or asked_anew or (action_space is not None and kept.action_space not in (None, action_space)):
         kept = _adapter(network, action_space, signature, initial_state)
         object.__setattr__(network, _KEPT, kept)  # past nn.Module, which would make it a part of the network
-    elif kept.action_space is None and action_space is not None:
-        kept.set_action_space(action_space)
-    return kept
+    return _told(kept, action_space)
+
+
+def _told(policy: Any, action_space: Any) -> Any:
+    """Tell an adapter the action space that it could not know before."""
+    if isinstance(policy, Adapter) and policy.action_space is None and action_space is not None:
+        policy.set_action_space(action_space)
+    return policy
 
 
 def memory_from(policy: Any, memory: Any) -> Tree:

@@ -164,10 +164,11 @@ class Encoder(nn.Module):
         super().__init__()
         leaves = dict(tree_items(space_tree(space)))
         _check_names(config, leaves, towers)
-        self.groups = nn.ModuleList(Group(path, leaf, towers, config) for path, leaf in leaves.items())
+        groups = [Group(path, leaf, towers, config) for path, leaf in leaves.items()]
+        self.groups = nn.ModuleList(groups)
         self.critic_only = tuple(path in config.critic_only for path in leaves)
         self.context_size = config.context_size
-        width = sum(int(group.out_features) for group in self.groups) + config.context_size
+        width = sum(group.out_features for group in groups) + config.context_size
         picture = all(is_image(leaf, config.name) for leaf in leaves.values())
         hidden, activation = trunk_shape(config, picture)
         self.trunk = TowerMlp(towers, width, hidden, activation)

@@ -12,9 +12,8 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
-from twostep.policies.towers import orthogonal
+from twostep.policies.towers import first_order, orthogonal
 from twostep.tree import Tree
 
 
@@ -46,7 +45,7 @@ class _GruScan(torch.autograd.Function):
         return outputs
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (d_outputs,) = gradients
         keep, weight, kept, recurrent, gates, candidates = cast("tuple[Tensor, ...]", ctx.saved_tensors)
@@ -107,7 +106,7 @@ class _LstmScan(torch.autograd.Function):
         return states[:, 0], states[-1, 1].clone()
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         d_outputs, d_last_cell = gradients
         keep, weight, doubled, kept, gates, squashed = cast("tuple[Tensor, ...]", ctx.saved_tensors)

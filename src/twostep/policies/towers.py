@@ -9,12 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F  # noqa: N812 - the name everybody knows
+
+BackwardFunction = TypeVar("BackwardFunction", bound=Callable[..., Any])
+
+
+def first_order(backward: BackwardFunction) -> BackwardFunction:
+    """Say plainly that a gradient written by hand has no gradient of its own."""
+    return cast("BackwardFunction", once_differentiable(backward))
 
 
 def tanh_(x: Tensor) -> Tensor:
@@ -31,7 +38,7 @@ class _Tanh(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         (y,) = ctx.saved_tensors
         return torch.ops.aten.tanh_backward(gradients[0], y)
