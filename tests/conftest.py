@@ -10,6 +10,9 @@ import torch
 from twostep import AgentConfig, PPOTrainer, RolloutBuffer, make_env, make_policy
 from twostep.collect.collector import RolloutCollector
 
+# Small nets on few cores: more threads only wait for one another.
+torch.set_num_threads(1)
+
 
 class CountingEnv(gym.Env):
     """Shows the step of the episode and how many episodes there were; action 1 is worth 1, and every step 0.5."""

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from twostep.errors import ConfigError
+from twostep.policies.adapters import as_policy
 from twostep.protocols import Policy, Step, VectorEnv
 from twostep.tree import Tree, tree_leaves, tree_map
 
@@ -94,6 +95,8 @@ def evaluate(
     """
     if episodes < 1:
         raise ConfigError(f"episodes={episodes} must be 1 or more: nothing else can be measured.")
+    if isinstance(policy, torch.nn.Module):
+        policy = as_policy(policy, env.action_space)
     target = torch.device(device) if device is not None else _device_of(policy)
     generator = None if deterministic else torch.Generator(target).manual_seed(seed)
     tally = _Tally(episodes, env.num_rows)
@@ -154,7 +157,8 @@ def _act(
 
     conditions = {} if step.action_masks is None else {"action_masks": tree_map(to_policy, step.action_masks)}
     obs = tree_map(to_policy, step.obs)
-    distribution, _, state = policy(obs, state, to_policy(step.episode_starts), **conditions)
+    output = policy(obs, state, to_policy(step.episode_starts), **conditions)
+    distribution, state = output.distribution, output.state
     actions = distribution.mode() if generator is None else distribution.sample(generator)
     return policy.to_env(tree_map(lambda leaf: leaf[0], actions)), state
 

@@ -7,6 +7,7 @@ a second. Until shapes have recurred a few dozen times the function is simply ca
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -18,6 +19,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils.stateless import _reparametrize_module  # pyright: ignore[reportPrivateUsage]
 
 from twostep.tree import Tree, tree_filled, tree_leaves
+
+ONE_AT_A_TIME = threading.RLock()
+"""Held while something changes for the whole process: a recording being made, the default random stream exchanged."""
 
 PATIENCE = 48
 """Calls with the same shapes after which recording pays."""
@@ -60,7 +64,8 @@ class Recorded:
                 return tree_leaves(self.fn(tree_filled(tree, tensors[len(names) :])))
 
         try:
-            trace = _traced(with_tensors, [*fixed, *tree_leaves(tree)])
+            with ONE_AT_A_TIME:
+                trace = _traced(with_tensors, [*fixed, *tree_leaves(tree)])
         except RuntimeError as error:
             warnings.warn(f"Going on without a recording, as fast as before: {error}", stacklevel=2)
             return self.fn

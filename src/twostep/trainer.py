@@ -55,24 +55,27 @@ class PPOTrainer:
         seed: int | None = None,
         optimizer: torch.optim.Optimizer | None = None,
         custom_losses: Sequence[CustomLoss] = (),
+        checkpoint_dir: str | Path | None = None,
         **settings: Any,
     ) -> None:
         """Take a policy and an environment, or, as `PPOTrainer(policy, config, device)`, settings in their place.
 
         `settings` are fields of `PPOConfig` by any of their names. Without a config they change the defaults for a
-        single environment: rollouts of 2048 steps, 10 epochs, minibatches of 64.
+        single environment: rollouts of 2048 steps, 10 epochs, minibatches of 64. `checkpoint_dir` is `run_dir` by the
+        name it had before.
         """
         if isinstance(env, PPOConfig):
             env, config, device = None, env, device if device is not None else config
         self.config: PPOConfig = replace(config or janus(), **resolve_ppo_settings(settings))
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.env = env
-        self.run_dir = Path(run_dir) if run_dir is not None else None
+        folder = run_dir if run_dir is not None else checkpoint_dir
+        self.run_dir = Path(folder) if folder is not None else None
         self.seed = seed
         seeds = np.random.SeedSequence(seed).spawn(3)
         self._env_seed, self._action_seed, order_seed = (int(part.generate_state(1)[0]) for part in seeds)
-        action_space = getattr(env, "single_action_space", None) or getattr(env, "action_space", None)
-        self.policy = as_policy(policy, action_space).to(self.device)
+        self._collectors: dict[int, RolloutCollector] = {}
+        self.policy = as_policy(policy, _action_space(env)).to(self.device)
         self.learner = PPOOptimizer(self.policy, optimizer, self.device, self.config, seed=order_seed)
         self.custom_losses = tuple(custom_losses)
         self.total_timesteps = 0
@@ -81,7 +84,6 @@ class PPOTrainer:
         self.episode_rewards: deque[float] = deque(maxlen=RECENT_EPISODES)
         self.episode_lengths: deque[int] = deque(maxlen=RECENT_EPISODES)
         self.interrupted = False
-        self._collectors: dict[int, RolloutCollector] = {}
 
     @classmethod
     def from_config(
@@ -266,6 +268,7 @@ class PPOTrainer:
         collected = time.perf_counter()
         metrics = self.learn(data)
         learned = time.perf_counter()
+        self.learner.set_progress(min(1.0, self.total_timesteps / total_timesteps))
         self.learner.set_progress(self.total_timesteps / total_timesteps)
         return metrics | {
             "mean_reward": _mean(self.episode_rewards),
@@ -325,6 +328,14 @@ class PPOTrainer:
             collector = self._collector(self.env)
             collector.reset()
             restore_generator(collector.generator, state["rng"]["collect"][0])
+
+
+def _action_space(env: Any) -> Any:
+    """Return the action space of one row, asking the environment without stepping it where it tells."""
+    for name in ("single_action_space", "action_space"):
+        if getattr(env, name, None) is not None:
+            return getattr(env, name)
+    return None if env is None else adapted(env).action_space
 
 
 def _append(history: dict[str, list[float]], metrics: Mapping[str, float]) -> None:

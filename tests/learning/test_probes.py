@@ -1,10 +1,12 @@
 """Environments so small that what must be learned is known exactly: each fails for one kind of mistake.
 
-A constant reward needs only a critic, an observation to tell states apart, a second step discounts, and so on: the first
-probe that fails says where to look.
+A constant reward needs only a critic, then observations tell states apart, then a second step discounts, and so on: the
+first probe that fails says where to look.
 """
 
 from __future__ import annotations
+
+import copy
 
 import gymnasium as gym
 import numpy as np
@@ -18,12 +20,12 @@ from twostep.collect.environments import adapted
 from twostep.evaluation import evaluate
 from twostep.vector import SerialVectorEnv
 
-NUM_ROWS = 8
+NUM_ROWS, SEED = 8, 0
 MODES = ("serial", "next_step", "same_step", "disabled")
 
 
 class Probe(gym.Env):
-    """A chain of observations, one per step; `reward(self, action)` pays, `begin(self)` draws what an episode is about."""
+    """A chain of observations, one per step; `reward` pays for an action, `sign` is what an episode is about."""
 
     observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
     action_space = gym.spaces.Discrete(2)
@@ -33,7 +35,7 @@ class Probe(gym.Env):
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.steps = 0
-        self.begin()
+        self.sign = 2 * int(self.np_random.integers(2)) - 1
         return self.obs(), self.info()
 
     def step(self, action):
@@ -41,9 +43,6 @@ class Probe(gym.Env):
         self.steps += 1
         over = self.steps >= self.length
         return self.obs(), reward, over and not self.cut, over and self.cut, self.info()
-
-    def begin(self):
-        self.sign = 2 * int(self.np_random.integers(2)) - 1
 
     def obs(self):
         return np.array([0, 0], dtype=np.float32)
@@ -61,19 +60,12 @@ def vector_of(make, mode="serial", rows=NUM_ROWS):
     return SyncVectorEnv([make] * rows, autoreset_mode=AutoresetMode[mode.upper()])
 
 
-def trained(make, updates=40, mode="serial", agent=None, **settings):
+def trained(make, updates=30, mode="serial", agent=None, **settings):
     """Train for so many updates; return the trainer."""
     env = vector_of(make, mode)
-    policy = make_policy(env, AgentConfig(**{"hidden_size": 16, "memory_size": 16, **(agent or {})}), seed=0)
-    defaults = {
-        "lr": 1e-2,
-        "gamma": 0.9,
-        "rollout_steps": 16,
-        "num_minibatches": 2,
-        "update_epochs": 8,
-        "ent_coef": 0.0,
-    }
-    trainer = PPOTrainer(policy, env, PPOConfig(**(defaults | settings)), seed=0, device="cpu")
+    policy = make_policy(env, AgentConfig(**{"hidden_size": 16, "memory_size": 16, **(agent or {})}), seed=SEED)
+    quick = {"lr": 2e-2, "gamma": 0.9, "rollout_steps": 16, "num_minibatches": 2, "update_epochs": 4, "ent_coef": 0.0}
+    trainer = PPOTrainer(policy, env, PPOConfig(**(quick | settings)), seed=SEED, device="cpu")
     trainer.train(10**9, callback=lambda trainer, _: trainer.n_updates < updates)
     env.close()
     return trainer
@@ -99,7 +91,7 @@ def mean_return(trainer, make, episodes=200):
 
 def test_a_constant_reward():
     """Probe 1: one step, one reward. Only the value loss and the optimizer are needed."""
-    trainer = trained(Probe, updates=10)
+    trainer = trained(Probe, updates=20)
     assert values_of(trainer, [0, 0]) == pytest.approx([1.0], abs=0.05)
 
 
@@ -113,7 +105,7 @@ class SignSeen(Probe):
 
 def test_a_reward_that_depends_on_what_is_seen():
     """Probe 2: observations and rewards of the same step belong together, row by row."""
-    trainer = trained(SignSeen, updates=15)
+    trainer = trained(SignSeen, updates=20)
     assert values_of(trainer, [1, 0], [-1, 0]) == pytest.approx([1.0, -1.0], abs=0.05)
 
 
@@ -144,7 +136,7 @@ class ActionPays(Probe):
 
 def test_a_reward_that_depends_on_the_action():
     """Probe 4: the advantage has the right sign and reaches the right action."""
-    trainer = trained(ActionPays, updates=15)
+    trainer = trained(ActionPays, updates=10)
     assert values_of(trainer, [0, 0]) == pytest.approx([1.0], abs=0.1)
     assert mean_return(trainer, ActionPays) == 1.0
 
@@ -156,7 +148,7 @@ class AnswerSign(SignSeen):
 
 def test_a_reward_that_depends_on_both():
     """Probe 5: what is seen decides what to do."""
-    trainer = trained(AnswerSign, updates=25)
+    trainer = trained(AnswerSign, updates=10)
     assert values_of(trainer, [1, 0], [-1, 0]) == pytest.approx([1.0, 1.0], abs=0.1)
     assert mean_return(trainer, AnswerSign) == 1.0
 
@@ -180,9 +172,9 @@ class EndlessLarge(Endless):
 @pytest.mark.parametrize(("make", "normalized"), [(Endless, False), (Endless, True), (EndlessLarge, True)])
 def test_a_time_limit_does_not_end_what_a_state_is_worth(make, normalized):
     """Probe 6; EB1, JB3, EB3, MB5, LB6: V = r / (1 - gamma) in raw units, however returns are normalised."""
-    trainer = trained(make, updates=80, normalize_returns=normalized, value_loss_scale=1.0)
+    trainer = trained(make, updates=50, normalize_returns=normalized)
     expected = make.pay / (1 - 0.9)
-    assert values_of(trainer, [0, 0]) == pytest.approx([expected], rel=0.05)
+    assert values_of(trainer, [0, 0]) == pytest.approx([expected], rel=0.02)
 
 
 def test_the_truncation_probe_can_fail(monkeypatch):
@@ -193,7 +185,7 @@ def test_the_truncation_probe_can_fail(monkeypatch):
         return right(rewards, values, next_values, terminated | truncated, truncated, **settings)
 
     monkeypatch.setattr(rollout_module, "gae", wrong)
-    trainer = trained(Endless, updates=80, value_loss_scale=1.0)
+    trainer = trained(Endless, updates=50)
     assert values_of(trainer, [0, 0])[0] < 5.0
 
 
@@ -207,10 +199,10 @@ class Finite(Probe):
 @pytest.mark.parametrize("normalized", [False, True])
 def test_an_end_is_an_end(normalized):
     """Probe 6: under termination only what is left to come counts: 1 + gamma + ... until the end."""
-    trainer = trained(Finite, updates=60, normalize_returns=normalized)
+    trainer = trained(Finite, updates=40, normalize_returns=normalized)
     expected = [(1 - 0.9**left) / (1 - 0.9) for left in (4, 3, 2, 1)]
     found = values_of(trainer, [1, 0], [0, 1], [0, 0], [0.5, 0.5])
-    assert found == pytest.approx(expected, rel=0.1)
+    assert found == pytest.approx(expected, rel=0.05)
 
 
 class RichBehindTheCut(Probe):
@@ -228,8 +220,8 @@ class RichBehindTheCut(Probe):
 @pytest.mark.parametrize("mode", MODES)
 def test_the_last_observation_is_not_the_next_first_one(mode):
     """Probe 9: V(rich) = 1 / (1 - gamma) = 10. Taking the reset's observation for the last one gives 5.3."""
-    trainer = trained(RichBehindTheCut, updates=80, mode=mode, value_loss_scale=1.0)
-    assert values_of(trainer, [0, 1], [1, 0]) == pytest.approx([10.0, 9.0], rel=0.06)
+    trainer = trained(RichBehindTheCut, updates=60, mode=mode)
+    assert values_of(trainer, [0, 1], [1, 0]) == pytest.approx([10.0, 9.0], rel=0.05)
 
 
 class PhantomTrap(Probe):
@@ -244,7 +236,7 @@ class PhantomTrap(Probe):
 @pytest.mark.parametrize("mode", MODES)
 def test_ignored_actions_teach_nothing(mode):
     """JB1, EB4: half of all steps only reset; values and returns are those of the other half."""
-    trainer = trained(PhantomTrap, updates=20, mode=mode)
+    trainer = trained(PhantomTrap, updates=15, mode=mode)
     assert values_of(trainer, [0, 0]) == pytest.approx([1.0], abs=0.1)
     assert trainer.episode_lengths[-1] == 1
     assert np.mean(trainer.episode_rewards) > 0.9
@@ -269,14 +261,14 @@ class Recall(Probe):
 
 @pytest.mark.parametrize("memory", ["gru", "lstm"])
 def test_memory_recalls_what_it_saw(memory):
-    """Probe 7; L9, L15, MB2, LB7: sequences of 4 steps, so that the cue lies beyond the edge of the answer's own."""
+    """Probe 7; L9, L15, MB2, LB7: cue and answer often lie in two sequences: stored memory must be right."""
     agent = {"memory": memory, "num_layers": 1}
-    trainer = trained(Recall, updates=70, agent=agent, rollout_steps=40, bptt_length=8)
+    trainer = trained(Recall, updates=25, agent=agent, lr=1e-2, rollout_steps=40, bptt_length=8)
     assert mean_return(trainer, Recall) > 0.97
 
 
 def test_without_memory_there_is_nothing_to_recall():
-    trainer = trained(Recall, updates=40, rollout_steps=40)
+    trainer = trained(Recall, updates=15, rollout_steps=40)
     assert mean_return(trainer, Recall, episodes=400) < 0.65
 
 
@@ -298,7 +290,7 @@ class Forbidden(Probe):
 
 def test_forbidden_actions_are_never_taken():
     """Probe 8: with probability 0, not just seldom; and learning goes on over what is allowed."""
-    trainer = trained(Forbidden, updates=40)
+    trainer = trained(Forbidden, updates=20)
     assert values_of(trainer, [1, 0], [-1, 0]) == pytest.approx([1.0, 0.5], abs=0.1)
     assert mean_return(trainer, Forbidden) == pytest.approx(0.75, abs=0.12)
 
@@ -307,43 +299,41 @@ def test_forbidden_actions_are_never_taken():
 
 BOX = gym.spaces.Box(-2, 2, (2,), np.float32)
 IDENTITIES = {
-    "discrete": (gym.spaces.Discrete(3), gym.spaces.Discrete(3), {}),
-    "multidiscrete": (gym.spaces.MultiDiscrete([2, 3]), gym.spaces.MultiDiscrete([2, 3]), {}),
-    "multibinary": (gym.spaces.MultiBinary(3), gym.spaces.MultiBinary(3), {}),
-    "gaussian": (BOX, BOX, {"init_std": 0.6}),
-    "state_std": (BOX, BOX, {"init_std": 0.6, "std": "state"}),
-    "squashed": (BOX, BOX, {"action_dist": "squashed"}),
-    "beta": (BOX, BOX, {"action_dist": "beta"}),
-    "dict": (gym.spaces.Dict({"a": BOX, "b": gym.spaces.Discrete(3)}),) * 2 + ({"init_std": 0.6},),
+    "discrete": (gym.spaces.Discrete(3), {}, 0.97),
+    "multidiscrete": (gym.spaces.MultiDiscrete([2, 3]), {}, 0.97),
+    "multibinary": (gym.spaces.MultiBinary(3), {}, 0.97),
+    "gaussian": (BOX, {"init_std": 0.6}, 0.75),
+    "state_std": (BOX, {"init_std": 0.6, "std": "state"}, 0.75),
+    "squashed": (BOX, {"action_dist": "squashed"}, 0.7),
+    "beta": (BOX, {"action_dist": "beta"}, 0.7),
+    "dict": (gym.spaces.Dict({"a": BOX, "b": gym.spaces.Discrete(3)}), {"init_std": 0.6}, 0.8),
 }
 
 
 class Identity(gym.Env):
     """Do what you see: one step, 1 for a perfect answer, less the further away it is."""
 
-    def __init__(self, observation_space, action_space):
-        self.observation_space, self.action_space = observation_space, action_space
+    def __init__(self, space):
+        self.observation_space = self.action_space = space
+        self.targets = copy.deepcopy(space)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.observation_space.seed(int(self.np_random.integers(2**31)))
-        self.target = self.observation_space.sample()
+        if seed is not None:
+            self.targets.seed(seed)
+        self.target = self.targets.sample()
         return self.target, {}
 
     def step(self, action):
         assert self.action_space.contains(action)
-        flat = [np.ravel(gym.spaces.flatten(self.action_space, tree)).astype(float) for tree in (action, self.target)]
-        return self.target, 1.0 - float(np.abs(flat[0] - flat[1]).mean()), True, False, {}
+        answer, target = (gym.spaces.flatten(self.action_space, tree).astype(float) for tree in (action, self.target))
+        return self.target, 1.0 - float(np.abs(answer - target).mean()), True, False, {}
 
 
 @pytest.mark.parametrize("kind", IDENTITIES)
 def test_every_distribution_learns_to_copy(kind):
     """The sampled actions, their probabilities and what the environment gets mean the same thing."""
-    observation_space, action_space, agent = IDENTITIES[kind]
-
-    def make():
-        return Identity(observation_space, action_space)
-
-    agent = {"hidden_size": 32, **agent}
-    trainer = trained(make, updates=60, agent=agent, rollout_steps=32, lr=6e-3, update_epochs=6, num_minibatches=4)
-    assert mean_return(trainer, make) > 0.85
+    space, agent, enough = IDENTITIES[kind]
+    settings = {"lr": 1e-2, "rollout_steps": 32, "num_minibatches": 4, "agent": {"hidden_size": 32, **agent}}
+    trainer = trained(lambda: Identity(space), updates=25, **settings)
+    assert mean_return(trainer, lambda: Identity(space), episodes=100) > enough

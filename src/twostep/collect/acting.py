@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from twostep.policies.actor_critic import ActorCritic
-from twostep.recorded import Recorded
+from twostep.recorded import ONE_AT_A_TIME, Recorded
 from twostep.tree import Tree, tree_map
 
 
@@ -53,16 +53,20 @@ class Actor:
 
 @contextmanager
 def drawing_from(generator: torch.Generator) -> Generator[None, None, None]:
-    """Let everything that draws random numbers on the generator's device draw from it, and nothing else change."""
+    """Let everything that draws random numbers on the generator's device draw from it, and nothing else change.
+
+    The default stream belongs to the process: collectors in several threads take turns.
+    """
     cpu = generator.device.type == "cpu"
     default = torch.default_generator if cpu else torch.cuda.default_generators[generator.device.index or 0]
-    before = default.get_state()
-    default.set_state(generator.get_state())
-    try:
-        yield
-    finally:
-        generator.set_state(default.get_state())
-        default.set_state(before)
+    with ONE_AT_A_TIME:
+        before = default.get_state()
+        default.set_state(generator.get_state())
+        try:
+            yield
+        finally:
+            generator.set_state(default.get_state())
+            default.set_state(before)
 
 
 def _first(leaf: Tensor) -> Tensor:

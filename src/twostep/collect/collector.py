@@ -13,7 +13,7 @@ from twostep.collect.acting import Actor, drawing_from
 from twostep.collect.episodes import EpisodeTracker
 from twostep.collect.recording import Recording
 from twostep.errors import NumericsError, RolloutError
-from twostep.policies.adapters import as_policy
+from twostep.policies.adapters import as_policy, memory_from, memory_to
 from twostep.protocols import Step, VectorEnv
 from twostep.rollout import RolloutBuffer
 from twostep.runtime import fast_products
@@ -62,11 +62,11 @@ class RolloutCollector:
         """Let the next rollout begin with this memory instead of the one carried on."""
         if self.step is None:
             self._begin()
-        self.state = state
+        self.state = memory_from(self.policy, state)
 
     def memory(self) -> Tree:
         """Return a copy of the memory after the last step."""
-        return tree_map(lambda leaf: leaf.clone(), self.state)
+        return memory_to(self.policy, tree_map(lambda leaf: leaf.clone(), self.state))
 
     def _begin(self) -> None:
         self.step = self.vecenv.reset(self.env_seed)
@@ -177,7 +177,8 @@ class RolloutCollector:
         masks = tree_map(lambda leaf: torch.as_tensor(leaf, device=self.device).bool(), step.action_masks)
         starts = torch.as_tensor(step.episode_starts, device=self.device)[None]
         given = conditions if masks is None else {**conditions, "action_masks": tree_map(_one_step, masks)}
-        actions = self.policy(tree_map(_one_step, obs), self.state, starts, **given).distribution.mode()
+        unused = torch.Generator(self.device).manual_seed(0)  # only the shape of actions is asked for
+        actions = self.policy(tree_map(_one_step, obs), self.state, starts, **given).distribution.sample(unused)
         memory = bool(tree_leaves(self.state))
         return RolloutBuffer.create(
             steps,

@@ -251,9 +251,10 @@ class PPOOptimizer:
         count = old_logprobs.shape[0]
         starts = torch.ones(1, count, dtype=torch.bool, device=self.device)
         output = self.policy(tree_map(one_step, obs), self.policy.initial_state(count), starts)
+        new_logprobs = output.distribution.log_prob(tree_map(one_step, actions))
         entropies = output.distribution.entropy()
         loss, metrics = ppo_loss(
-            output.distribution.log_prob(tree_map(one_step, actions)),
+            new_logprobs,
             output.values,
             entropies,
             old_logprobs=one_step(old_logprobs),
@@ -271,8 +272,8 @@ class PPOOptimizer:
         error, tolerance = float(metrics["ratio_error"]), RATIO_TOLERANCE[self.config.precision]
         if not error <= tolerance:
             raise RatioError(
-                f"max |ratio - 1| = {error:.3g} before the first step; it must be below {tolerance:g}. The policy gives "
-                "other probabilities when learning than when acting: dropout or batch norm, memory inside the "
+                f"max |ratio - 1| = {error:.3g} before the first step; it must be below {tolerance:g}. The policy "
+                "gives other probabilities when learning than when acting: dropout or batch norm, memory inside the "
                 "module, weights or inputs changed in between. For data from another policy set policy_version=None."
             )
 

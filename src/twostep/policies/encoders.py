@@ -108,7 +108,7 @@ class ConvNet(nn.Module):
             if min(sides) < kernel:
                 raise ConfigError(
                     f"Pictures of shape {space.shape} are too small for a {kernel}x{kernel} kernel of this encoder. "
-                    "Use name='simple_cnn', larger pictures, or a policy of your own."
+                    "Use larger pictures, smaller kernels (name='simple_cnn'), or a policy of your own."
                 )
             convolution = nn.Conv2d(channels, filters, kernel, stride)
             nn.init.orthogonal_(convolution.weight, 2**0.5)
