@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -150,9 +151,9 @@ def elsewhere(tmp_path, monkeypatch):
 
 
 def complaint(capsys, words):
-    started = time.monotonic()
+    started = time.process_time()
     code = main(words)
-    seconds = time.monotonic() - started
+    seconds = time.process_time() - started
     out, err = capsys.readouterr()
     assert code == 2, (code, out, err)
     assert out == ""
@@ -172,7 +173,7 @@ def test_malformed_yaml(capsys, elsewhere, case):
     err, seconds = complaint(capsys, ["train", "config.yaml"])
     assert expected in err
     assert "config.yaml" in err or "environment" in err or "module" in err
-    assert seconds < 5.0, "generous, for a busy machine; a fresh process is timed below"
+    assert seconds < 1.0
     assert sorted(os.listdir()) == ["config.yaml"], "nothing was begun"
 
 
@@ -202,10 +203,11 @@ def test_no_torch_before_the_input_is_right(words):
     code = (
         f"import sys; from twostep.cli import main; main({words!r}); sys.exit(any('torch' in m for m in sys.modules))"
     )
-    started = time.monotonic()
+    started = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    assert time.monotonic() - started < 3.0, "a fifth of a second on an idle machine"
+    used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - started
+    assert used < 1.0, "a fifth of a second on an idle machine"
 
 
 def test_help_lists_every_setting(capsys):

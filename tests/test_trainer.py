@@ -182,6 +182,8 @@ def test_memory_handed_over_is_memory_carried_on(small_trainer):
         assert torch.equal(mine.obs, theirs.obs)
         assert torch.equal(mine.logprobs, theirs.logprobs)
     assert bool(second.states[0].any())
+    other, _ = given.collect_rollout(state=torch.full_like(empty, 0.25))
+    assert other.states[0].unique().tolist() == [0.25]
 
 
 def test_without_an_environment_nothing_can_be_collected(counting_env, small_policy):
@@ -624,6 +626,21 @@ def test_training_goes_on_from_a_checkpoint(small_trainer, tmp_path):
     assert history["timesteps"] == [192, 256]
     assert history["lr"] == pytest.approx([0.5e-3, 0.25e-3])
     assert max(history["ratio_error"]) < 1e-5
+
+
+def test_what_is_loaded_acts_alike(small_trainer, tmp_path):
+    """R7, R10: the actions' generator goes on from where it was saved, whatever was drawn since."""
+    trainer = small_trainer()
+    trainer.train(total_timesteps=64)
+    trainer.save_checkpoint(tmp_path / "kept")
+    seen = []
+    for steps_before in (3, 40):
+        other = small_trainer()
+        other.collect_rollouts(steps_before)
+        other.load_checkpoint(tmp_path / "kept")
+        seen.append(other.collect_rollouts(32))
+    assert torch.equal(seen[0]["actions"], seen[1]["actions"])
+    assert torch.equal(seen[0]["observations"], seen[1]["observations"])
 
 
 def test_data_from_before_loading_are_old_not_wrong(small_trainer, tmp_path):

@@ -15,8 +15,8 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.nn.utils.stateless import _reparametrize_module  # pyright: ignore[reportPrivateUsage]
 
 from twostep.tree import Tree, tree_filled, tree_leaves
 
@@ -54,14 +54,14 @@ class Recorded:
     def _recorded(self, tree: Tree, result: Tree) -> Callable[[Tree], Tree]:
         """Trace the function, gradients included; where that cannot be done it goes on being called."""
         named = [*self.module.named_parameters(), *self.module.named_buffers()]
-        names, fixed = [name for name, _ in named], [tensor for _, tensor in named]
+        names, fixed = [f"module.{name}" for name, _ in named], [tensor for _, tensor in named]
 
         def with_tensors(*tensors: Tensor) -> list[Tensor]:
             given = dict(zip(names, tensors[: len(names)], strict=True))
-            for name, tensor in named:
-                given[name].requires_grad_(tensor.requires_grad)
-            with _reparametrize_module(self.module, given):
-                return tree_leaves(self.fn(tree_filled(tree, tensors[len(names) :])))
+            for given_tensor, tensor in zip(given.values(), fixed, strict=True):
+                given_tensor.requires_grad_(tensor.requires_grad)
+            varying = tree_filled(tree, tensors[len(names) :])
+            return tree_leaves(functional_call(_Calling(self.module, self.fn), given, (varying,)))
 
         try:
             with ONE_AT_A_TIME:
@@ -75,6 +75,17 @@ class Recorded:
                 return tree_filled(result, trace(*fixed, *tree_leaves(tree)))
 
         return replay
+
+
+class _Calling(nn.Module):
+    """A module that calls a function of another one, so that its parameters can be handed in."""
+
+    def __init__(self, module: nn.Module, fn: Callable[[Tree], Tree]) -> None:
+        super().__init__()
+        self.module, self.fn = module, fn
+
+    def forward(self, tree: Tree) -> Tree:
+        return self.fn(tree)
 
 
 def _traced(fn: Callable[..., Sequence[Tensor]], tensors: Sequence[Tensor]) -> Callable[..., Sequence[Tensor]]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from functools import cache
 
 import torch
+from torch import nn
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _KEPT = 1 << 29
@@ -28,6 +30,16 @@ def keep_freed_memory() -> None:
         return
     adjust(_MMAP_THRESHOLD, _KEPT)
     adjust(_TRIM_THRESHOLD, _KEPT)
+
+
+SMALL_NETWORK = 300_000
+"""Parameters below which a second thread waits longer than it works."""
+
+
+def limit_threads(policy: nn.Module) -> None:
+    """Compute a small network in one thread of this process, unless the environment says how many."""
+    if "OMP_NUM_THREADS" not in os.environ and sum(p.numel() for p in policy.parameters()) < SMALL_NETWORK:
+        torch.set_num_threads(1)
 
 
 LARGE_PRODUCT = 1024

@@ -130,6 +130,7 @@ def test_pieces_accumulate_to_the_whole(collected, memory, holes, accumulate):
     rollout.compute_gae()
     rollout.advantages, rollout.returns = normalized(rollout.advantages, rollout.valid), rollout.returns / 10
     minibatch = whole_minibatch(rollout)
+    minibatch.logprobs = minibatch.logprobs + 0.01 * minibatch.obs[..., 1]
     whole = PPOOptimizer(policy, config=PPOConfig())
     expected_metrics, expected = whole.gradient(minibatch), gradients(whole)
     parts = PPOOptimizer(policy, config=PPOConfig(accumulate=accumulate))

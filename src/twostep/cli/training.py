@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,11 +73,14 @@ def build(config: TrainingConfig, num_envs: int | None = None) -> tuple[VectorEn
         **config.env.kwargs,
     )
     from twostep.policies.actor_critic import make_policy
+    from twostep.runtime import limit_threads
     from twostep.trainer import PPOTrainer
 
     try:
         policy = make_policy(env, config.agent, seed=config.seed)
-        return env, PPOTrainer(policy, env, config.ppo, device=_device(config.device), seed=config.seed)
+        device = _device(config.device)
+        limit_threads(policy)
+        return env, PPOTrainer(policy, env, config.ppo, device=device, seed=config.seed)
     except BaseException:
         env.close()
         raise
@@ -182,7 +186,7 @@ class _Run:
         sinks: list[Sink] = [JsonLinesSink(self.folder / METRICS_FILE)]
         if self.config.logging.csv:
             sinks.append(CsvSink(self.folder / CSV_FILE))
-        if self.config.logging.tensorboard:
+        if self.config.logging.tensorboard and find_spec("tensorboard") is not None:
             sinks.append(TensorBoardSink(self.folder))
         return sinks
 
