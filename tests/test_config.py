@@ -154,7 +154,7 @@ def test_numbers_that_are_already_text():
         ("none", "target_kl", None),
         ([16, 64], "adaptive_minibatch", (16, 64)),
         ("16,64", "adaptive_minibatch", (16, 64)),
-        ("yes", "compile", True),
+        ("yes", "recompute_advantages", True),
         (math.inf, "max_grad_norm", math.inf),
     ],
 )

@@ -53,7 +53,8 @@ class Policy(Protocol):
         """Map observations `[T, B, ...]` and the memory before them to distributions and values.
 
         Memory is forgotten wherever `episode_starts` (`[T, B]`, bool) says that an observation is its episode's first.
-        `conditions` holds what else the rollout stored: `action_masks`, `context`, each only where present.
+        `conditions` holds what else the rollout stored, each only where present: `action_masks`, and what its context
+        names, under those names.
         """
         ...
 

@@ -1,8 +1,8 @@
 """From a rollout to shuffled minibatches of whole sequences.
 
 A rollout `[T, B]` is cut into sequences of L steps: the memory entering each is stored with the rollout. Sequences are
-shuffled across rows and time; nothing is dropped: a last sequence shorter than L is filled up with invalid steps, and
-minibatches differ by at most one sequence. Without memory L is 1 and a sequence is a transition.
+shuffled across rows and time; no valid step is dropped: a last sequence shorter than L is filled up with invalid steps,
+and minibatches differ by at most one sequence. Without memory L is 1 and a sequence is a transition.
 """
 
 from __future__ import annotations

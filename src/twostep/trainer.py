@@ -284,7 +284,7 @@ class PPOTrainer:
     def _change(self, **settings: Any) -> None:
         """Take new settings between two updates."""
         changed = resolve_ppo_settings(settings)
-        for name in ("optimizer", "precision", "compile"):
+        for name in ("optimizer", "precision", "weight_decay", "adam_eps", "bptt_length"):
             if changed.get(name, getattr(self.config, name)) != getattr(self.config, name):
                 raise ConfigError(f"{name} cannot change once the trainer exists. Pass it to PPOTrainer.")
         self.config = replace(self.config, **changed)

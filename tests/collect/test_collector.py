@@ -465,6 +465,27 @@ def test_numbers_that_are_not_finite_are_found(what, number, message):
     env.close()
 
 
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_an_error_in_the_middle_is_followed_by_new_episodes(counting_env, error):
+    """Steps that no rollout holds must not be missing inside an episode."""
+    env = SerialVectorEnv([counting_env] * 2, check=False)
+    collector = RolloutCollector(env, StepAsValue(), num_steps=7)
+    collector.rollout()
+
+    def fail(single):
+        if single.num_steps == 3:
+            raise error
+
+    env.envs[1].on_step = fail
+    with pytest.raises(error):
+        collector.rollout()
+    env.envs[1].on_step = None
+    rollout = collector.rollout()
+    env.close()
+    assert rollout.obs[:, :, 0].T.tolist() == [[0, 1, 2, 3, 4, 0, 1]] * 2
+    assert [(episode.length, episode.step) for episode in rollout.episodes] == [(5, 4)] * 2
+
+
 class CountingSimulator:
     """The counting environment as a simulator of tensors, which writes every observation into the same memory."""
 

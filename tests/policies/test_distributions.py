@@ -445,9 +445,10 @@ def test_beta_log_prob_is_finite_at_the_edges():
     assert distribution.log_prob(torch.tensor([[OPEN_EDGE], [1.0 - OPEN_EDGE]])).isfinite().all()
 
 
-def test_beta_mode():
+def test_beta_acts_by_its_mean():
+    """Where the density is highest a nearly flat one sits at a bound, far from what was learned."""
     distribution = Beta(torch.tensor([2.0, 3.0, 1.0, 1.0, 4.0]), torch.tensor([2.0, 2.0, 1.0, 3.0, 1.0]))
-    expected = torch.tensor([0.5, 2.0 / 3.0, 0.5, OPEN_EDGE, 1.0 - OPEN_EDGE])
+    expected = torch.tensor([0.5, 0.6, 0.5, 0.25, 0.8])
     torch.testing.assert_close(distribution.mode(), expected)
 
 

@@ -86,8 +86,16 @@ class RolloutCollector:
     def rollout(self, num_steps: int | None = None, context: Mapping[str, Tensor] | None = None) -> RolloutBuffer:
         """Collect one rollout.
 
-        `context` conditions the policy and is kept with the data: tensors `[B, ...]` or `[1, ...]` by keyword.
+        `context` conditions the policy and is kept with the data: tensors `[B, ...]` or `[1, ...]` by keyword. After an
+        error in the middle, whatever its cause, the next rollout starts every row anew.
         """
+        try:
+            return self._rollout(num_steps, context)
+        except BaseException:
+            self.reset()
+            raise
+
+    def _rollout(self, num_steps: int | None, context: Mapping[str, Tensor] | None) -> RolloutBuffer:
         steps = num_steps if num_steps is not None else self.num_steps
         if steps is None or steps < 1:
             raise RolloutError(f"num_steps={steps} must be 1 or more: pass it, or an experience buffer to fill.")

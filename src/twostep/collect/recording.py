@@ -1,4 +1,4 @@
-"""How one rollout is written down: every number once, through the cheapest way there is."""
+"""How one rollout is written down: each kind of number by the cheapest way there is."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class TensorEnv:
         observation_space: The space of one row; by default the simulator's `single_observation_space`, or
             `observation_space`, or unbounded boxes in the shapes of the first observations.
         action_space: The space of one row; by default the simulator's, or an unbounded box of `num_actions`.
-        num_rows: By default the simulator's `num_envs`.
+        num_rows: By default the simulator's `num_rows` or `num_envs`.
         missing_final_obs: What to do where a row runs out of time without its last observation: `"error"`, or
             `"previous"` to value the observation before the last action in its stead, an approximation that costs a
             copy of the observations per step.

@@ -14,7 +14,7 @@ from twostep.advantages import explained_variance
 from twostep.checkpoint import generator_state, restore_generator
 from twostep.errors import NumericsError, PolicyError, RatioError
 from twostep.learn.batch_size import adapted_minibatch_size
-from twostep.learn.losses import Metrics, normalized, ppo_loss
+from twostep.learn.losses import Metrics, clipped_surrogate, normalized, ppo_loss, squared_value_error
 from twostep.learn.schedules import AdaptiveKL, schedule_for
 from twostep.learn.settings import PPOConfig
 from twostep.normalization import ObservationNormalizer, ReturnNormalizer
@@ -27,7 +27,11 @@ from twostep.sequences import Minibatch, Sequences
 from twostep.tree import Tree, tree_map
 
 CustomLoss = Callable[..., Any]
-"""`fn(policy, obs, actions, rewards, values, advantages)` -> loss, or (loss, metrics); added to PPO's own."""
+"""`fn(policy, obs, actions, rewards, values, advantages)` -> loss, or (loss, metrics); added to PPO's own.
+
+It is given a minibatch, `[L, N, ...]` like a policy takes it; gradients flow through `values`. Without memory (L is 1)
+only transitions that count are in it.
+"""
 
 RATIO_TOLERANCE = {"fp32": 1e-3, "bf16": 0.2}
 """How far rounding may take the first ratio from 1; a fault takes it much further."""
@@ -85,23 +89,21 @@ class PPOOptimizer:
         if not bool(experience.valid.any()):
             return dict.fromkeys(EMPTY_METRICS, math.nan)
         rollout = experience.to(self.device)
-        if rollout.advantages is None or rollout.returns is None:
-            rollout.compute_gae(gamma=self.config.gamma, gae_lambda=self.config.gae_lambda)
-        advantages, returns = rollout.advantages, rollout.returns
-        assert advantages is not None
-        assert returns is not None
-        variance = explained_variance(rollout.values, returns, rollout.valid)
-        self._scale_values(returns, rollout.valid)
-        if self.config.norm_adv == "batch":
-            advantages = normalized(advantages, None if bool(rollout.valid.all()) else rollout.valid)
-        sequences = Sequences(rollout, advantages, returns)
+        sequences = self._sequences(rollout)
+        assert rollout.returns is not None
+        _require_finite(rollout)
+        variance = explained_variance(rollout.values, rollout.returns, rollout.valid)
+        self._scale_values(rollout.returns, rollout.valid)
         self._adapt_minibatch_size(sequences)
         with fast_products(len(sequences) * sequences.length // self._number(sequences), self.device):
-            measured, epochs = self._epochs(sequences, rollout.policy_version, custom_loss_fns)
+            measured, epochs = self._epochs(sequences, rollout, custom_loss_fns)
         self._normalize_observations(rollout)
         metrics = _means(measured) | {"explained_variance": float(variance), "epochs": float(epochs)}
         if not all(math.isfinite(metrics[name]) for name in ("loss", "grad_norm")):
-            raise NumericsError(f"loss={metrics['loss']}, grad_norm={metrics['grad_norm']}: lower lr or check rewards.")
+            raise NumericsError(
+                f"loss={metrics['loss']}, grad_norm={metrics['grad_norm']}; both must be finite. The weights are "
+                "spoilt: begin again or load a checkpoint, with a lower lr or smaller rewards."
+            )
         if self.config.lr_schedule == "adaptive_kl":
             self._set_lr(self.adaptive.update(metrics["approx_kl"]))
         return metrics | {"lr": float(self.optimizer.param_groups[0]["lr"])}
@@ -109,6 +111,7 @@ class PPOOptimizer:
     def reconfigure(self, config: PPOConfig) -> None:
         """Go on with other settings; the optimizer and its state stay."""
         self.config, self.minibatch_size = config, config.minibatch_size
+        self.adaptive = AdaptiveKL(config.lr, config.desired_kl)
         if self._recorded is not None:
             self._recorded = Recorded(self.policy, self._recordable)  # the old one goes by the old settings
         self._set_lr(config.lr)
@@ -151,18 +154,33 @@ class PPOOptimizer:
         self.minibatch_size = state["minibatches"]["size"]
         restore_generator(self.generator, state["minibatches"]["order"])
 
+    def _sequences(self, rollout: RolloutBuffer) -> Sequences:
+        """Complete the rollout's advantages, normalise them over all of it, and cut it."""
+        if rollout.advantages is None or rollout.returns is None:
+            rollout.compute_gae(gamma=self.config.gamma, gae_lambda=self.config.gae_lambda)
+        assert rollout.advantages is not None
+        assert rollout.returns is not None
+        advantages = rollout.advantages
+        if self.config.norm_adv == "batch":
+            advantages = normalized(advantages, None if bool(rollout.valid.all()) else rollout.valid)
+        return Sequences(rollout, advantages, rollout.returns)
+
     def _epochs(
-        self, sequences: Sequences, version: int | None, custom_losses: Sequence[CustomLoss]
+        self, sequences: Sequences, rollout: RolloutBuffer, custom_losses: Sequence[CustomLoss]
     ) -> tuple[list[Metrics], int]:
         number = self._number(sequences)
         measured: list[Metrics] = []
         for epoch in range(self.config.update_epochs):
+            if epoch and self.config.recompute_advantages:
+                sequences = self._sequences(self.revalued(rollout))
             for minibatch in sequences.epoch(number, self.generator):
+                if not minibatch.count:
+                    continue
                 if self.config.norm_adv == "minibatch":
                     minibatch.advantages = normalized(minibatch.advantages, minibatch.valid)
                 metrics = self.gradient(minibatch, custom_losses)
                 if not measured:
-                    self._check_ratio(metrics, version)
+                    self._check_ratio(metrics, rollout.policy_version)
                     self.policy.version += 1  # from the first step on, even one that is interrupted or fails
                 self.optimizer.step()
                 measured.append(metrics)
@@ -194,10 +212,10 @@ class PPOOptimizer:
         """Return the gradient of a piece, all parameters in one row, and what was measured."""
         if self._recorded is not None and not custom_losses:
             self._piece = piece
-            tree = (piece.tensors(), torch.full((), float(max(count, 1))))
+            tree = (piece.tensors(), torch.full((), float(count)))
             flat, *measured = self._recorded(tree, self.policy.fingerprint())
             return flat, dict(zip(LOSS_METRICS, measured, strict=True))
-        loss, metrics, values = self._loss(piece, max(count, 1))
+        loss, metrics, values = self._loss(piece, count)
         for custom_loss in custom_losses:
             extra, extra_metrics = self._custom(custom_loss, piece, values, count)
             loss = loss + extra
@@ -233,11 +251,18 @@ class PPOOptimizer:
 
     def _custom(self, custom_loss: CustomLoss, piece: Minibatch, values: Tensor, count: int) -> tuple[Tensor, Metrics]:
         """Call a custom loss; a mean over a piece weighs as much as the piece does in its minibatch."""
-        result = custom_loss(self.policy, piece.obs, piece.actions, piece.rewards, values, piece.advantages)
+
+        def counted(leaf: Tensor) -> Tensor:
+            some_do_not = piece.valid is not None and piece.valid.shape[0] == 1
+            return leaf[piece.valid][None] if some_do_not else leaf
+
+        obs, actions = tree_map(counted, piece.obs), tree_map(counted, piece.actions)
+        rewards, values, advantages = (counted(leaf) for leaf in (piece.rewards, values, piece.advantages))
+        result = custom_loss(self.policy, obs, actions, rewards, values, advantages)
         loss, metrics = result if isinstance(result, tuple) else (result, {})
-        weight = piece.count / max(count, 1)
+        weight = piece.count / count
         name = getattr(custom_loss, "__name__", "custom_loss")
-        extras = {key: torch.as_tensor(value).detach() * weight for key, value in metrics.items()}
+        extras = {key: torch.as_tensor(value, device=self.device).detach() * weight for key, value in metrics.items()}
         return loss * weight, {name: loss.detach() * weight, **extras}
 
     def compute_ppo_loss(
@@ -253,17 +278,29 @@ class PPOOptimizer:
         output = self.policy(tree_map(one_step, obs), self.policy.initial_state(count), starts)
         new_logprobs = output.distribution.log_prob(tree_map(one_step, actions))
         entropies = output.distribution.entropy()
+        old_logprobs, advantages, returns, values = map(one_step, (old_logprobs, advantages, returns, values))
+        config, scale = self.config, self.policy.value_scale if self.config.normalize_returns else None
         loss, metrics = ppo_loss(
             new_logprobs,
             output.values,
             entropies,
-            old_logprobs=one_step(old_logprobs),
-            old_values=one_step(values),
-            advantages=one_step(advantages),
-            returns=one_step(returns),
-            config=self.config,
+            old_logprobs=old_logprobs,
+            old_values=values,
+            advantages=advantages,
+            returns=returns,
+            config=config,
+            value_scale=scale,
         )
-        return {**metrics, "total_loss": loss, "entropy_loss": -entropies.mean()}
+        ratio = (new_logprobs - old_logprobs).exp()
+        clip = (config.vf_clip_coef or config.clip_coef) if config.clip_vloss else None
+        errors = squared_value_error(output.values, values, returns, clip, scale)
+        return {
+            **metrics,
+            "policy_loss": clipped_surrogate(ratio, advantages, config.clip_coef).mean(),
+            "value_loss": config.value_loss_scale * errors.mean(),
+            "entropy_loss": -entropies.mean(),
+            "total_loss": loss,
+        }
 
     def _check_ratio(self, metrics: Metrics, version: int | None) -> None:
         """Before the first step: the policy that learns must be the one that acted."""
@@ -321,6 +358,18 @@ def _flat_gradient(loss: Tensor, policy: nn.Module) -> Tensor:
     parameters = [parameter for parameter in policy.parameters() if parameter.requires_grad]
     parts = torch.autograd.grad(loss, parameters, materialize_grads=True)
     return torch.cat([part.reshape(-1) for part in parts])
+
+
+def _require_finite(rollout: RolloutBuffer) -> None:
+    """Refuse data that would ruin the weights, before anything is learned from them."""
+    for name in ("advantages", "returns"):
+        column = torch.where(rollout.valid, getattr(rollout, name), 0.0)
+        if not bool(column.isfinite().all()):
+            step, row = (~column.isfinite()).nonzero()[0].tolist()
+            raise NumericsError(
+                f"{name} is {float(column[step, row])} at step {step}, row {row} of the rollout. Its rewards or values "
+                "are not finite; nothing was learned from it."
+            )
 
 
 def _joined(name: str, so_far: Tensor | None, value: Tensor) -> Tensor:

@@ -49,9 +49,9 @@ class PPOConfig:
     target_kl: float | None = None
     """Stop going through a rollout once an epoch has moved the policy further than 1.5 times this."""
     optimizer: Literal["adam", "adamw"] = "adam"
-    """AdamW decays weights apart from the gradient."""
+    """Adam adds the decay of weights to the gradient, AdamW decays them apart from it."""
     weight_decay: float = 0.0
-    """Strength of AdamW's decay."""
+    """How strongly weights are drawn towards 0."""
     adam_eps: float = 1e-5
     """Adam's epsilon."""
     lr_schedule: Literal["constant", "linear", "cosine", "adaptive_kl"] = "constant"
@@ -68,8 +68,8 @@ class PPOConfig:
     """Whether the critic learns returns divided by their running deviation; its values are read in raw units."""
     adaptive_minibatch: tuple[int, int] | None = None
     """Smallest and largest minibatch between which the gradient noise chooses; None keeps the size."""
-    compile: bool = False
-    """Whether the loss runs through `torch.compile`: faster steps after seconds of compiling."""
+    recompute_advantages: bool = False
+    """Whether the rollout is valued anew before each epoch, with what the critic has learned from it by then."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
@@ -81,9 +81,16 @@ class PPOConfig:
         self._require("vf_coef", self.vf_coef >= 0, "0 or more", "0.5 is a good start")
         self._require("max_grad_norm", self.max_grad_norm > 0, "positive", "use inf to switch clipping off")
         for name in ("update_epochs", "rollout_steps", "num_minibatches", "accumulate", "bptt_length"):
-            self._require(name, getattr(self, name) >= 1, "1 or more", "see its documentation")
-        self._require("minibatch_size", self.minibatch_size is None or self.minibatch_size >= 1, "1 or more", "64?")
-        self._require("vf_clip_coef", self.vf_clip_coef is None or self.vf_clip_coef > 0, "positive", "None?")
+            self._require(name, getattr(self, name) >= 1, "1 or more", f"{getattr(PPOConfig, name)} is the default")
+        self._require(
+            "minibatch_size",
+            self.minibatch_size is None or self.minibatch_size >= 1,
+            "1 or more",
+            "None takes num_minibatches",
+        )
+        self._require(
+            "vf_clip_coef", self.vf_clip_coef is None or self.vf_clip_coef > 0, "positive", "None takes clip_coef"
+        )
         self._require("target_kl", self.target_kl is None or self.target_kl > 0, "positive", "None switches it off")
         self._require("weight_decay", self.weight_decay >= 0, "0 or more", "0 switches it off")
         self._require("lr_min_ratio", 0 <= self.lr_min_ratio <= 1, "between 0 and 1", "0.1 is usual")
@@ -91,7 +98,7 @@ class PPOConfig:
         self._require("adam_eps", self.adam_eps > 0, "positive", "1e-5 is usual")
         if self.adaptive_minibatch is not None:
             low, high = self.adaptive_minibatch
-            self._require("adaptive_minibatch", 1 <= low <= high, "(smallest, largest)", "(32, 512)?")
+            self._require("adaptive_minibatch", 1 <= low <= high, "(smallest, largest)", "(32, 512) is a good start")
 
     def _require(self, name: str, holds: bool, rule: str, way_out: str) -> None:
         if not holds:

@@ -228,10 +228,8 @@ class Beta:
         return (up / (up + down)).clamp(OPEN_EDGE, 1.0 - OPEN_EDGE)
 
     def mode(self) -> Tensor:
-        """Return where the density is highest; the middle where it is flat."""
-        tiny = torch.finfo(self.alpha.dtype).tiny
-        above, below = self.alpha - 1.0 + tiny, self.beta - 1.0 + tiny
-        return (above / (above + below)).clamp(OPEN_EDGE, 1.0 - OPEN_EDGE)
+        """Return the mean: where the density is highest jumps from bound to bound while it is nearly flat."""
+        return (self.alpha / (self.alpha + self.beta)).clamp(OPEN_EDGE, 1.0 - OPEN_EDGE)
 
     def log_prob(self, actions: Tensor) -> Tensor:
         """Return the log-density of all axes together."""

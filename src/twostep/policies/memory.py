@@ -20,7 +20,8 @@ from twostep.tree import Tree
 class _GruScan(torch.autograd.Function):
     """Gates are ordered reset, update, candidate, as in the usual definition.
 
-    The hyperbolic tangent is that of half the sigmoid's argument, whose doubling is done to the weights beforehand.
+    The candidate goes through a sigmoid, too: `tanh(x) = 2 sigmoid(2 x) - 1`, and its weights and inputs are doubled
+    before the loop.
     """
 
     @staticmethod
