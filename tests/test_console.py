@@ -57,7 +57,7 @@ def test_exploration_is_not_judged_without_a_measure():
 
 def test_ratio_and_clipping():
     assert judged({"ratio_error": 0.0}, "ratio check") == Advice("ratio check", "good", "ok", "ratio exactly 1")
-    assert judged({"ratio_error": 0.1}, "ratio check").state == "poor"
+    assert judged({"ratio_error": 0.3}, "ratio check").state == "poor"
     assert judged({"clipfrac": 0.1}, "clipping").words == "light"
     assert judged({"clipfrac": 0.5}, "clipping").words == "heavy"
 

@@ -95,7 +95,7 @@ def evaluate(
     """
     if episodes < 1:
         raise ConfigError(f"episodes={episodes} must be 1 or more: nothing else can be measured.")
-    if isinstance(policy, torch.nn.Module):
+    if isinstance(policy, torch.nn.Module) and not isinstance(policy, Policy):
         policy = as_policy(policy, env.action_space)
     target = torch.device(device) if device is not None else _device_of(policy)
     generator = None if deterministic else torch.Generator(target).manual_seed(seed)

@@ -11,6 +11,7 @@ import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
+from operator import is_
 from typing import Any, cast
 
 import torch
@@ -31,13 +32,23 @@ class Recorded:
     """Calls `fn(tree)`, which must do the same operations with `module` whatever the tensors hold.
 
     What `fn` reads besides the tree and the module's parameters and buffers is frozen as it is when recording: another
-    `key`, or other shapes, record anew.
+    `key`, or other shapes, record anew. Hooks of inner modules run only until then.
     """
 
     def __init__(self, module: nn.Module, fn: Callable[[Tree], Tree]) -> None:
         self.module, self.fn = module, fn
         self._calls: Counter[Any] = Counter()
         self._replays: dict[Any, Callable[[Tree], Tree]] = {}
+        self._tensors: list[Tensor] = []
+
+    def notice_changes(self) -> None:
+        """Forget recordings of tensors that the module no longer has, because a part of it was replaced."""
+        tensors = [*self.module.parameters(), *self.module.buffers()]
+        same = len(tensors) == len(self._tensors) and all(map(is_, tensors, self._tensors))
+        if not same:
+            self._tensors = tensors
+            self._replays.clear()
+            self._calls.clear()
 
     def __call__(self, tree: Tree, key: Any = None) -> Tree:
         """Call the function, or replay what it did with tensors of these shapes."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -250,7 +250,7 @@ class RolloutBuffer:
                 "Collect with the length you want to learn with."
             )
         if bptt_length is not None and not tree_leaves(self.states):
-            self.sequence_length = bptt_length
+            return replace(self, sequence_length=bptt_length)._minibatches(batch_size)
         return self._minibatches(batch_size)
 
     def _minibatches(self, batch_size: int) -> Iterator[Minibatch]:

@@ -164,7 +164,7 @@ class PPOTrainer:
                 self.policy,
                 device=self.device,
                 bptt_length=self.config.bptt_length,
-                seed=self._action_seed,
+                seed=self._action_seed + len(self._collectors),
                 env_seed=self._env_seed if self.seed is not None else None,
             )
         return self._collectors[id(env)]
@@ -307,7 +307,7 @@ class PPOTrainer:
             "episode_rewards": list(self.episode_rewards),
             "episode_lengths": list(self.episode_lengths),
             "config": asdict(self.config),
-            "rng": {"collect": [generator_state(c.generator) for c in self._collectors.values()]},
+            "rng": {"collect": None if self.env is None else generator_state(self._collector(self.env).generator)},
         }
         return save_state(Path(path), state)
 
@@ -324,10 +324,10 @@ class PPOTrainer:
         self.episode_rewards = deque(state["episode_rewards"], maxlen=RECENT_EPISODES)
         self.episode_lengths = deque(state["episode_lengths"], maxlen=RECENT_EPISODES)
         self.policy.version += 1
-        if self.env is not None and state["rng"]["collect"]:
+        if self.env is not None and state["rng"]["collect"] is not None:
             collector = self._collector(self.env)
             collector.reset()
-            restore_generator(collector.generator, state["rng"]["collect"][0])
+            restore_generator(collector.generator, state["rng"]["collect"])
 
 
 def _action_space(env: Any) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from twostep.collect.acting import Actor, drawing_from
+from twostep.collect.acting import Actor
 from twostep.collect.episodes import EpisodeTracker
 from twostep.collect.recording import Recording
 from twostep.errors import NumericsError, RolloutError
@@ -49,7 +49,7 @@ class RolloutCollector:
             self.generator.seed()
         else:
             self.generator.manual_seed(seed)
-        self.actor = Actor(self.policy, self.device)
+        self.actor = Actor(self.policy, self.generator)
         self.state: Tree = ()
         self.step: Step | None = None
         self.tracker = EpisodeTracker(vecenv.num_rows)
@@ -105,8 +105,9 @@ class RolloutCollector:
         conditions = self._conditions(context)
         with torch.no_grad():
             recording = Recording(self._buffer(steps, self.step, conditions), self.step)
+        self.actor.begin()
         fast = fast_products(self.vecenv.num_rows, self.device)
-        with torch.inference_mode(), drawing_from(self.generator), fast:
+        with torch.inference_mode(), fast:
             for t in range(steps):
                 self._act(recording, t, conditions)
             columns = recording.finish()

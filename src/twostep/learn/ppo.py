@@ -12,13 +12,14 @@ from torch import Tensor, nn
 
 from twostep.advantages import explained_variance
 from twostep.checkpoint import generator_state, restore_generator
-from twostep.errors import NumericsError, PolicyError, RatioError
+from twostep.errors import NumericsError, RatioError
 from twostep.learn.batch_size import adapted_minibatch_size
+from twostep.learn.beginnings import make_optimizer, require_finite, require_support
 from twostep.learn.losses import Metrics, clipped_surrogate, normalized, ppo_loss, squared_value_error
 from twostep.learn.schedules import AdaptiveKL, schedule_for
 from twostep.learn.settings import PPOConfig
 from twostep.normalization import ObservationNormalizer, ReturnNormalizer
-from twostep.policies.actor_critic import PRECISIONS, ActorCritic
+from twostep.policies.actor_critic import PRECISIONS, ActorCritic, recordable
 from twostep.policies.adapters import as_policy
 from twostep.recorded import Recorded
 from twostep.rollout import RolloutBuffer
@@ -61,17 +62,11 @@ class PPOOptimizer:
         self.adaptive = AdaptiveKL(self.config.lr, self.config.desired_kl)
         self.return_normalizer = ReturnNormalizer()
         self.observation_normalizer = ObservationNormalizer()
+        require_support(self.policy, self.config)
         if isinstance(self.policy, ActorCritic):
             self.policy.autocast_dtype = PRECISIONS[self.config.precision]
-        elif self.config.precision != "fp32" or self.config.normalize_obs or self.config.normalize_returns:
-            raise PolicyError(
-                f"precision, normalize_obs and normalize_returns need an ActorCritic, not {type(policy).__name__}. "
-                "Do these inside your own network, or leave the settings at their defaults."
-            )
         self._sizes = [parameter.numel() for parameter in self.parameters]
-        self._recorded = None
-        if isinstance(self.policy, ActorCritic) and self.device.type == "cpu" and not self.policy.convolutional:
-            self._recorded = Recorded(self.policy, self._recordable)
+        self._recorded = Recorded(self.policy, self._recordable) if recordable(self.policy, self.device) else None
 
     def set_progress(self, progress: float) -> None:
         """Set the learning rate for the part of all training that is done, 0 to 1."""
@@ -88,10 +83,12 @@ class PPOOptimizer:
         """
         if not bool(experience.valid.any()):
             return dict.fromkeys(EMPTY_METRICS, math.nan)
+        if self._recorded is not None:
+            self._recorded.notice_changes()
         rollout = experience.to(self.device)
         sequences = self._sequences(rollout)
         assert rollout.returns is not None
-        _require_finite(rollout)
+        require_finite(rollout)
         variance = explained_variance(rollout.values, rollout.returns, rollout.valid)
         self._scale_values(rollout.returns, rollout.valid)
         self._adapt_minibatch_size(sequences)
@@ -110,11 +107,15 @@ class PPOOptimizer:
 
     def reconfigure(self, config: PPOConfig) -> None:
         """Go on with other settings; the optimizer and its state stay."""
-        self.config, self.minibatch_size = config, config.minibatch_size
-        self.adaptive = AdaptiveKL(config.lr, config.desired_kl)
+        before, self.config = self.config, config
+        require_support(self.policy, config)
+        if config.minibatch_size != before.minibatch_size:
+            self.minibatch_size = config.minibatch_size
+        if (config.lr, config.desired_kl) != (before.lr, before.desired_kl):
+            self.adaptive = AdaptiveKL(config.lr, config.desired_kl)
+            self._set_lr(config.lr)
         if self._recorded is not None:
             self._recorded = Recorded(self.policy, self._recordable)  # the old one goes by the old settings
-        self._set_lr(config.lr)
 
     @torch.no_grad()
     def revalued(self, rollout: RolloutBuffer) -> RolloutBuffer:
@@ -173,6 +174,7 @@ class PPOOptimizer:
         for epoch in range(self.config.update_epochs):
             if epoch and self.config.recompute_advantages:
                 sequences = self._sequences(self.revalued(rollout))
+            already = len(measured)
             for minibatch in sequences.epoch(number, self.generator):
                 if not minibatch.count:
                     continue
@@ -185,7 +187,7 @@ class PPOOptimizer:
                 self.optimizer.step()
                 measured.append(metrics)
             if self.config.target_kl is not None:
-                moved = torch.stack([metrics["approx_kl"] for metrics in measured[-number:]]).mean()
+                moved = torch.stack([metrics["approx_kl"] for metrics in measured[already:]]).mean()
                 if float(moved) > 1.5 * self.config.target_kl:
                     return measured, epoch + 1
         return measured, self.config.update_epochs
@@ -343,33 +345,11 @@ LOSS_METRICS = ("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "cl
 EMPTY_METRICS = (*LOSS_METRICS, "grad_norm", "explained_variance", "epochs", "lr")
 
 
-def make_optimizer(parameters: list[nn.Parameter], config: PPOConfig) -> torch.optim.Optimizer:
-    """Build Adam or AdamW, in its fused form."""
-    if not parameters:
-        raise PolicyError("The policy has no parameters to learn. Pass a network whose parameters require gradients.")
-    kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
-    return kinds[config.optimizer](
-        parameters, lr=config.lr, eps=config.adam_eps, weight_decay=config.weight_decay, fused=True
-    )
-
-
 def _flat_gradient(loss: Tensor, policy: nn.Module) -> Tensor:
     """Return the gradient of all parameters in one row; 0 where the loss does not depend on one."""
     parameters = [parameter for parameter in policy.parameters() if parameter.requires_grad]
     parts = torch.autograd.grad(loss, parameters, materialize_grads=True)
     return torch.cat([part.reshape(-1) for part in parts])
-
-
-def _require_finite(rollout: RolloutBuffer) -> None:
-    """Refuse data that would ruin the weights, before anything is learned from them."""
-    for name in ("advantages", "returns"):
-        column = torch.where(rollout.valid, getattr(rollout, name), 0.0)
-        if not bool(column.isfinite().all()):
-            step, row = (~column.isfinite()).nonzero()[0].tolist()
-            raise NumericsError(
-                f"{name} is {float(column[step, row])} at step {step}, row {row} of the rollout. Its rewards or values "
-                "are not finite; nothing was learned from it."
-            )
 
 
 def _joined(name: str, so_far: Tensor | None, value: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Literal
 from twostep.errors import ConfigError
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, frozen=True)
 class PPOConfig:
     """Everything PPO needs to know. Bare defaults suit small problems with one or a few environments."""
 

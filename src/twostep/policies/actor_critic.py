@@ -145,6 +145,11 @@ def is_shared(config: AgentConfig, observation_space: Any) -> bool:
     return all(is_image(leaf, config.name) for leaf in tree_leaves(space_tree(observation_space)))
 
 
+def recordable(policy: Any, device: torch.device) -> bool:
+    """Tell whether a policy's operations are known, and small enough for the time between them to matter."""
+    return type(policy) is ActorCritic and device.type == "cpu" and not policy.convolutional
+
+
 def make_policy(env: Any, agent_config: AgentConfig | None = None, seed: int | None = None) -> ActorCritic:
     """Build the default policy for an environment (anything with `observation_space` and `action_space`).
 

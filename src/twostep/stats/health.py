@@ -16,7 +16,7 @@ GOOD_EXPLAINED_VARIANCE = 0.7
 HIGH_CLIPFRAC = 0.3
 WIDE = 0.5
 GONE = 0.05
-RATIO_TOLERANCE = 1e-4
+RATIO_TOLERANCE = 0.2  # what bf16 may reach; learning itself stops at a fault, in fp32 at 1e-3
 NATS_TO_A_TWENTIETH = math.log(20.0)
 
 
