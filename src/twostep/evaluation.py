@@ -77,7 +77,7 @@ _T_TABLE = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2
 
 
 def evaluate(
-    policy: Policy,
+    policy: Any,
     env: VectorEnv,
     episodes: int = 10,
     seed: int = 0,
