@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from twostep.policies.actor_critic import ActorCritic, make_policy
     from twostep.policies.adapters import as_policy
     from twostep.policies.settings import AgentConfig
-    from twostep.protocols import Distribution, Policy, PolicyOutput, Sink, Step, VectorEnv
+    from twostep.protocols import Distribution, Policy, PolicyOutput, RowEnv, Sink, Step
     from twostep.rollout import Episode, RolloutBuffer
     from twostep.stats import CsvSink, JsonLinesSink, StatsLogger, TensorBoardSink, plot_learning_curve
     from twostep.trainer import PPOTrainer
@@ -64,7 +64,7 @@ _NAMES_IN = {
     "twostep.policies.actor_critic": ("ActorCritic", "make_policy"),
     "twostep.policies.adapters": ("as_policy",),
     "twostep.policies.settings": ("AgentConfig",),
-    "twostep.protocols": ("Distribution", "Policy", "PolicyOutput", "Sink", "Step", "VectorEnv"),
+    "twostep.protocols": ("Distribution", "Policy", "PolicyOutput", "Sink", "Step", "RowEnv"),
     "twostep.rollout": ("Episode", "RolloutBuffer"),
     "twostep.stats": ("CsvSink", "JsonLinesSink", "StatsLogger", "TensorBoardSink", "plot_learning_curve"),
     "twostep.trainer": ("PPOTrainer",),
@@ -95,6 +95,7 @@ __all__ = [
     "RolloutBuffer",
     "RolloutCollector",
     "RolloutError",
+    "RowEnv",
     "RunningMeanStd",
     "Sink",
     "StatsLogger",
@@ -103,7 +104,6 @@ __all__ = [
     "TensorEnv",
     "TrainingConfig",
     "TwostepError",
-    "VectorEnv",
     "__version__",
     "as_env",
     "as_policy",

@@ -13,7 +13,7 @@ import torch
 
 from twostep.errors import ConfigError
 from twostep.policies.adapters import as_policy
-from twostep.protocols import Policy, Step, VectorEnv
+from twostep.protocols import Policy, RowEnv, Step
 from twostep.tree import Tree, tree_leaves, tree_map
 
 
@@ -78,7 +78,7 @@ _T_TABLE = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2
 
 def evaluate(
     policy: Any,
-    env: VectorEnv,
+    env: RowEnv,
     episodes: int = 10,
     seed: int = 0,
     deterministic: bool = True,

@@ -96,7 +96,7 @@ class Step:
     """For rows whose episode ended: the environment's own last info."""
 
 
-class VectorEnv(Protocol):
+class RowEnv(Protocol):
     """Many environments stepped as one. `vector/` and `collect/tensors.py` adapt every other kind to this."""
 
     num_rows: int

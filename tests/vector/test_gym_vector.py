@@ -14,7 +14,7 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from twostep.errors import EnvError
-from twostep.protocols import VectorEnv
+from twostep.protocols import RowEnv
 from twostep.tree import tree_items
 from twostep.vector import GymVectorAdapter, SerialVectorEnv, make_env, row_seeds
 
@@ -65,7 +65,7 @@ def plain(tree: Any, row: int) -> Any:
     return [(path, np.array(leaf[row]).tolist()) for path, leaf in tree_items(tree)]
 
 
-def transitions(env: VectorEnv, seed: int | None, num_steps: int) -> dict[int, list[Any]]:
+def transitions(env: RowEnv, seed: int | None, num_steps: int) -> dict[int, list[Any]]:
     """List the true transitions of each row as `Step` tells them; actions depend on the row's own past."""
     step = env.reset(seed)
     assert step.episode_starts.all()

@@ -12,7 +12,7 @@ import pytest
 from gymnasium import spaces
 
 from twostep.errors import EnvError
-from twostep.protocols import Step, VectorEnv
+from twostep.protocols import RowEnv, Step
 from twostep.vector import SerialVectorEnv, row_seeds
 
 
@@ -61,7 +61,7 @@ def test_equals_a_plain_loop_row_for_row(env_id: str) -> None:
     num_rows, num_steps, limit = 3, 120, 30
     envs = [gym.make(env_id, max_episode_steps=limit) for _ in range(num_rows)]
     plain = [gym.make(env_id, max_episode_steps=limit) for _ in range(num_rows)]
-    vector: VectorEnv = SerialVectorEnv(envs)
+    vector: RowEnv = SerialVectorEnv(envs)
     plain[0].action_space.seed(5)
     actions = [np.stack([plain[0].action_space.sample() for _ in range(num_rows)]) for _ in range(num_steps)]
     step = vector.reset(seed=11)

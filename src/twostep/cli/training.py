@@ -16,7 +16,7 @@ from twostep.cli.runs import CHECKPOINT, CSV_FILE, CURVE_FILE, METRICS_FILE, mak
 from twostep.config import TrainingConfig, shipped_config
 from twostep.config.values import show
 from twostep.errors import ConfigError, TwostepError
-from twostep.protocols import Sink, VectorEnv
+from twostep.protocols import RowEnv, Sink
 from twostep.stats.console import Progress, duration, number
 from twostep.stats.plots import plot_learning_curve
 from twostep.stats.sinks import CsvSink, JsonLinesSink, TensorBoardSink
@@ -61,7 +61,7 @@ def run_training(config: TrainingConfig) -> int:
     return 0
 
 
-def build(config: TrainingConfig, num_envs: int | None = None) -> tuple[VectorEnv, PPOTrainer]:
+def build(config: TrainingConfig, num_envs: int | None = None) -> tuple[RowEnv, PPOTrainer]:
     """Make the environments, and then, with torch, the agent and its trainer."""
     from twostep.vector import make_env
 

@@ -14,7 +14,7 @@ from twostep.collect.episodes import EpisodeTracker
 from twostep.collect.recording import Recording
 from twostep.errors import NumericsError, RolloutError
 from twostep.policies.adapters import as_policy, memory_from, memory_to
-from twostep.protocols import Step, VectorEnv
+from twostep.protocols import RowEnv, Step
 from twostep.rollout import RolloutBuffer
 from twostep.runtime import fast_products
 from twostep.tree import Tree, tree_items, tree_leaves, tree_map, tree_stack, tree_structure
@@ -25,7 +25,7 @@ class RolloutCollector:
 
     def __init__(
         self,
-        vecenv: VectorEnv,
+        vecenv: RowEnv,
         policy: Any,
         experience: RolloutBuffer | None = None,
         device: torch.device | str | None = None,

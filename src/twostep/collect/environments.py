@@ -1,4 +1,4 @@
-"""Any environment a user may pass, as a `VectorEnv`."""
+"""Any environment a user may pass, as a `RowEnv`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 import gymnasium as gym
 
 from twostep.collect.tensors import TensorEnv
-from twostep.protocols import VectorEnv
+from twostep.protocols import RowEnv
 from twostep.vector import as_env
 
 
-def adapted(env: Any) -> VectorEnv:
+def adapted(env: Any) -> RowEnv:
     """Return `env` behind the one interface that collecting knows; a simulator of tensors keeps its tensors."""
     known = isinstance(env, (gym.Env, gym.vector.VectorEnv)) or hasattr(env, "num_rows")
     if not known and hasattr(env, "num_envs"):

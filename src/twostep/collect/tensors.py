@@ -20,7 +20,7 @@ _NUM_ROWS_NAMES = ("num_rows", "num_envs")
 
 
 class TensorEnv:
-    """A simulator of many rows on one device as a `VectorEnv` whose leaves are tensors.
+    """A simulator of many rows on one device as a `RowEnv` whose leaves are tensors.
 
     The simulator resets ended rows itself, in the step that ends them, and returns from `step` either
     `(obs, rewards, terminated, truncated, infos)` or `(obs, rewards, dones, infos)`, where `infos["time_outs"]`

@@ -1,4 +1,4 @@
-"""Gymnasium's vector environments, EnvPool's among them, as a `VectorEnv`: three ways to reset, told apart once."""
+"""Gymnasium's vector environments, EnvPool's among them, as a `RowEnv`: three ways to reset, told apart once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FINAL_OBS_KEYS = ("final_obs", "final_observation")
 
 
 class GymVectorAdapter:
-    """A `gymnasium.vector.VectorEnv` as a `VectorEnv`.
+    """A `gymnasium.vector.VectorEnv` as a `RowEnv`.
 
     What an ended row looks like depends on the mode that the environment's metadata names:
 

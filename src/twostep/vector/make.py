@@ -11,7 +11,7 @@ from typing import Any, Literal
 import gymnasium as gym
 
 from twostep.errors import EnvError
-from twostep.protocols import VectorEnv
+from twostep.protocols import RowEnv
 from twostep.vector.atari import atari_spec, make_atari
 from twostep.vector.checker import check_env, is_single_env
 from twostep.vector.gym_vector import GymVectorAdapter
@@ -23,7 +23,7 @@ Vectorization = Literal["serial", "sync", "async", "vector_entry_point"]
 _VECTORIZATIONS = ("serial", "sync", "async", "vector_entry_point")
 _ACCEPTED = (
     "a gymnasium.Env (or anything with reset, step, observation_space and action_space), a gymnasium.vector.VectorEnv, "
-    "or an object that follows twostep.protocols.VectorEnv"
+    "or an object that follows twostep.protocols.RowEnv"
 )
 
 
@@ -35,7 +35,7 @@ def make_env(
     vectorization: Vectorization = "serial",
     wrappers: Sequence[Callable[[Any], Any]] = (),
     **env_kwargs: Any,
-) -> VectorEnv:
+) -> RowEnv:
     """Make `num_envs` environments that step as one.
 
     Args:
@@ -68,8 +68,8 @@ def make_env(
     return env
 
 
-def as_env(obj: Any, seed: int | None = None) -> VectorEnv:
-    """Return `obj` as a `VectorEnv`, wrapped only where it is not one already."""
+def as_env(obj: Any, seed: int | None = None) -> RowEnv:
+    """Return `obj` as a `RowEnv`, wrapped only where it is not one already."""
     if isinstance(obj, gym.vector.VectorEnv):
         return GymVectorAdapter(obj, seed)
     if not isinstance(obj, type) and hasattr(obj, "reset") and hasattr(obj, "step"):
@@ -94,7 +94,7 @@ class _Wish:
     env_kwargs: dict[str, Any]
 
 
-def _from_name(spec: str, wish: _Wish) -> VectorEnv:
+def _from_name(spec: str, wish: _Wish) -> RowEnv:
     module_name, _, name = spec.rpartition(":")
     if module_name == "envpool":
         return _from_envpool(name, wish)
@@ -123,7 +123,7 @@ def _from_name(spec: str, wish: _Wish) -> VectorEnv:
     return _from_function(make_one, wish)
 
 
-def _from_vector_entry_point(env_spec: Any, wish: _Wish) -> VectorEnv:
+def _from_vector_entry_point(env_spec: Any, wish: _Wish) -> RowEnv:
     if env_spec.vector_entry_point is None or wish.wrappers:
         found = "wrappers were given" if wish.wrappers else "it has none"
         raise EnvError(
@@ -135,7 +135,7 @@ def _from_vector_entry_point(env_spec: Any, wish: _Wish) -> VectorEnv:
     return GymVectorAdapter(vector, wish.seed)
 
 
-def _from_function(function: Callable[..., Any], wish: _Wish) -> VectorEnv:
+def _from_function(function: Callable[..., Any], wish: _Wish) -> RowEnv:
     def make_one() -> Any:
         env = function(**wish.env_kwargs)
         for wrapper in wish.wrappers:
@@ -156,7 +156,7 @@ def _from_function(function: Callable[..., Any], wish: _Wish) -> VectorEnv:
     return SerialVectorEnv([first, *[make_one] * (wish.num_envs - 1)], wish.seed)
 
 
-def _from_object(obj: Any, wish: _Wish) -> VectorEnv:
+def _from_object(obj: Any, wish: _Wish) -> RowEnv:
     if wish.env_kwargs:
         raise EnvError(
             f"The arguments {sorted(wish.env_kwargs)} came with an environment that is made already, and cannot reach "
@@ -167,7 +167,7 @@ def _from_object(obj: Any, wish: _Wish) -> VectorEnv:
     return _require_num_rows(as_env(obj, wish.seed), wish.num_envs)
 
 
-def _require_num_rows(env: VectorEnv, num_envs: int) -> VectorEnv:
+def _require_num_rows(env: RowEnv, num_envs: int) -> RowEnv:
     if num_envs in (1, env.num_rows):
         return env
     raise EnvError(
@@ -176,7 +176,7 @@ def _require_num_rows(env: VectorEnv, num_envs: int) -> VectorEnv:
     )
 
 
-def _from_envpool(name: str, wish: _Wish) -> VectorEnv:
+def _from_envpool(name: str, wish: _Wish) -> RowEnv:
     if wish.wrappers:
         raise EnvError(f"envpool:{name} takes no wrappers: EnvPool has no single environments. Leave wrappers out.")
     envpool = import_or_explain("envpool", f"envpool:{name}", "pip install envpool")

@@ -27,7 +27,7 @@ from twostep.vector.spaces import (
 
 
 class SerialVectorEnv:
-    """Single environments as one `VectorEnv`: ended rows start anew in the same step.
+    """Single environments as one `RowEnv`: ended rows start anew in the same step.
 
     Args:
         envs: Environments, or functions that make them; each must be an object of its own.
