@@ -16,18 +16,20 @@ class SyntheticLocomotion:
     num_actions = 12
     max_episode_length = 1000
 
-    def __init__(self, num_envs: int, seed: int = 0) -> None:
+    def __init__(self, num_envs: int, seed: int = 0, device: str = "cpu") -> None:
         self.num_envs = num_envs
-        self._generator = torch.Generator().manual_seed(seed)
-        self._obs_pool = torch.randn(16, num_envs, self.num_observations, generator=self._generator)
-        self._reward_pool = torch.rand(16, num_envs, generator=self._generator)
-        self._never = torch.zeros(num_envs, dtype=torch.bool)
+        self._generator = torch.Generator(device).manual_seed(seed)
+        self._obs_pool = torch.randn(16, num_envs, self.num_observations, generator=self._generator, device=device)
+        self._reward_pool = torch.rand(16, num_envs, generator=self._generator, device=device)
+        self._never = torch.zeros(num_envs, dtype=torch.bool, device=device)
         self._time = 0
-        self._ages = torch.zeros(num_envs, dtype=torch.long)
+        self._ages = torch.zeros(num_envs, dtype=torch.long, device=device)
 
     def reset(self) -> torch.Tensor:
         """Start all rows at random ages."""
-        self._ages = torch.randint(self.max_episode_length, (self.num_envs,), generator=self._generator)
+        self._ages = torch.randint(
+            self.max_episode_length, (self.num_envs,), generator=self._generator, device=self._generator.device
+        )
         return self._obs_pool[0]
 
     def step(

@@ -384,3 +384,15 @@ def test_torch_generators_go_on_from_where_they_were(tmp_path):
     loaded, _ = load_state(save_state(tmp_path / "state", generator_state(generator)))
     restore_generator(resumed, loaded)
     assert torch.equal(torch.randn(5, generator=resumed), torch.randn(5, generator=generator))
+
+
+def test_the_state_of_another_device_begins_a_repeatable_stream():
+    """A GPU's generator is described by 16 bytes, which a CPU's cannot take over."""
+    of_a_gpu = torch.arange(16, dtype=torch.uint8)
+    drawn = []
+    for seed, state in ((1, of_a_gpu), (2, of_a_gpu), (1, of_a_gpu + 1)):
+        generator = torch.Generator().manual_seed(seed)
+        restore_generator(generator, state)
+        drawn.append(torch.randn(5, generator=generator))
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])

@@ -283,9 +283,16 @@ def generator_state(generator: torch.Generator | np.random.Generator) -> State:
 
 
 def restore_generator(generator: torch.Generator | np.random.Generator, state: State) -> None:
-    """Let a generator of the same kind go on from where `generator_state` was taken."""
+    """Let a generator of the same kind go on from where `generator_state` was taken.
+
+    A device cannot go on with the random numbers of another kind of device; its generator starts anew from a seed that
+    the saved state decides, so that the run stays repeatable.
+    """
     if isinstance(generator, torch.Generator):
-        generator.set_state(state)
+        if state.shape == generator.get_state().shape:
+            generator.set_state(state)
+        else:
+            generator.manual_seed(int.from_bytes(hashlib.sha256(state.numpy().tobytes()).digest()[:7], "big"))
     else:
         generator.bit_generator.state = state
 
