@@ -18,8 +18,22 @@ _MOST_VALUES = 10_000
 _MOST_LEVELS = 50
 
 
+class _TooDeepError(Exception):
+    """The file has more levels than any settings."""
+
+
 class _Loader(yaml.SafeLoader):
-    """YAML as people mean it: `3e-4` is a number, which YAML 1.1 takes for text."""
+    """YAML as people mean it: `3e-4` is a number, which YAML 1.1 takes for text; and no deeper than settings are."""
+
+    _level = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        self._level += 1
+        if self._level > _MOST_LEVELS:
+            raise _TooDeepError
+        node = super().compose_node(parent, index)
+        self._level -= 1
+        return node
 
 
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(f"(?:{NUMBER.pattern})$"), list("-+.0123456789"))
@@ -33,7 +47,7 @@ def read_yaml(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Source]:
         data, lines = _parse(text, file.name)
     except yaml.YAMLError as error:
         raise ConfigError(f"{file.name}{_fault(error)}") from None
-    except RecursionError:
+    except _TooDeepError:
         raise ConfigError(f"{file.name}: nested too deeply: settings have two levels.") from None
     if data is None:
         raise ConfigError(f"{file.name} is empty: write at least 'env: {{id: CartPole-v1}}'.")
