@@ -24,7 +24,8 @@ from tasks import TASKS
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 RUNS = ROOT / "runs" / "learning"
-EVALUATION_EPISODES = 20
+EVALUATION_EPISODES = 100
+EVALUATION_ENVS = 10
 EVALUATION_SEED = 1_000_000
 
 
@@ -145,7 +146,8 @@ def run(name: str, seed: int, steps: int | None = None) -> None:
         trainer.train(config.trainer.total_timesteps, callback=keep)
     seconds = time.perf_counter() - started
     last = list(trainer.episode_rewards)
-    evaluated = evaluate(trainer.policy, build_env(config, 1, EVALUATION_SEED), EVALUATION_EPISODES, EVALUATION_SEED)
+    fresh = build_env(config, EVALUATION_ENVS, EVALUATION_SEED)
+    evaluated = evaluate(trainer.policy, fresh, EVALUATION_EPISODES, EVALUATION_SEED)
     returns = [float(value) for value in evaluated.returns]
     result = {
         "steps": trainer.total_timesteps,

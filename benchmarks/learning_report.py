@@ -40,7 +40,7 @@ This page and its pictures are written by `python benchmarks/learning.py`, from 
 ships, each in its own process with `OMP_NUM_THREADS=1`, on the CPU, finished by {max(dates)}. Nothing is selected:
 every seed that was run counts, and the policy is the one that training ended with.
 
-*evaluation* is the mean of 20 episodes of the deterministic policy after training; *training* the mean of the last 100
+*evaluation* is the mean of 100 episodes of the deterministic policy after training; *training* the mean of the last 100
 training episodes, exploration included; *best* the highest mean of 100 consecutive training episodes. Each is a mean
 over seeds ± the deviation between seeds. The published figure is compared with the kind of figure that its authors
 report, and is met when twostep's mean is at least as high."""
