@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,9 +10,8 @@ import numpy as np
 import torch
 
 from twostep.errors import ConfigError
-from twostep.policies.adapters import as_policy
-from twostep.protocols import Policy, RowEnv, Step
-from twostep.tree import Tree, tree_leaves, tree_map
+from twostep.evaluation.playing import Player, to_numpy
+from twostep.protocols import RowEnv, Step
 
 
 @dataclass
@@ -95,17 +92,11 @@ def evaluate(
     """
     if episodes < 1:
         raise ConfigError(f"episodes={episodes} must be 1 or more: nothing else can be measured.")
-    if isinstance(policy, torch.nn.Module) and not isinstance(policy, Policy):
-        policy = as_policy(policy, env.action_space)
-    target = torch.device(device) if device is not None else _device_of(policy)
-    generator = None if deterministic else torch.Generator(target).manual_seed(seed)
     tally = _Tally(episodes, env.num_rows)
-    with _evaluating(policy):
+    with Player(policy, env, None if deterministic else seed, device=device) as player:
         step = env.reset(seed)
-        state = policy.initial_state(env.num_rows)
         while not tally.complete:
-            actions, state = _act(policy, step, state, target, generator)
-            step = env.step(_outward(actions, step))
+            step = env.step(player.act(step))
             tally.count(step)
     return tally.stats()
 
@@ -125,8 +116,8 @@ class _Tally:
 
     def count(self, step: Step) -> None:
         """Take in one step; phantom steps count for nothing."""
-        rewards, terminated, truncated = map(_to_numpy, (step.rewards, step.terminated, step.truncated))
-        valid = np.ones(len(rewards), dtype=np.bool_) if step.valid is None else _to_numpy(step.valid)
+        rewards, terminated, truncated = map(to_numpy, (step.rewards, step.terminated, step.truncated))
+        valid = np.ones(len(rewards), dtype=np.bool_) if step.valid is None else to_numpy(step.valid)
         self.returns += np.where(valid, rewards, 0.0)
         self.lengths += valid
         ended = valid & (terminated | truncated)
@@ -142,53 +133,3 @@ class _Tally:
         return EpisodeStats(
             [ret for ret, _, _ in played], [length for _, length, _ in played], [i for _, _, i in played]
         )
-
-
-@torch.inference_mode()
-def _act(
-    policy: Policy, step: Step, state: Tree, device: torch.device, generator: torch.Generator | None
-) -> tuple[Tree, Tree]:
-    """Return what each row does next, `[B, ...]`, and the memory after it."""
-
-    def to_policy(leaf: Any) -> torch.Tensor:
-        tensor = leaf if isinstance(leaf, torch.Tensor) else torch.tensor(leaf)
-        tensor = tensor.float() if tensor.dtype == torch.float64 else tensor
-        return tensor.to(device)[None]  # [1, B, ...]
-
-    conditions = {} if step.action_masks is None else {"action_masks": tree_map(to_policy, step.action_masks)}
-    obs = tree_map(to_policy, step.obs)
-    output = policy(obs, state, to_policy(step.episode_starts), **conditions)
-    distribution, state = output.distribution, output.state
-    actions = distribution.mode() if generator is None else distribution.sample(generator)
-    return policy.to_env(tree_map(lambda leaf: leaf[0], actions)), state
-
-
-def _outward(actions: Tree, step: Step) -> Tree:
-    """Bring actions to the kind of array that the environment speaks, where it may do with them what it likes."""
-    speaks_tensors = any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(step.obs))
-    return tree_map(torch.clone if speaks_tensors else _to_numpy, actions)
-
-
-def _to_numpy(leaf: Any) -> np.ndarray[Any, Any]:
-    return leaf.cpu().numpy() if isinstance(leaf, torch.Tensor) else np.asarray(leaf)
-
-
-def _device_of(policy: Policy) -> torch.device:
-    if isinstance(policy, torch.nn.Module):
-        for parameter in policy.parameters():
-            return parameter.device
-    return torch.device("cpu")
-
-
-@contextmanager
-def _evaluating(policy: Policy) -> Generator[None, None, None]:
-    """Switch dropout and the like off, and each module back to what it was."""
-    modules = list(policy.modules()) if isinstance(policy, torch.nn.Module) else []
-    were_training = [module for module in modules if module.training]
-    for module in modules:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in were_training:
-            module.training = True
