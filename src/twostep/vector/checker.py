@@ -71,9 +71,17 @@ def _check_interface(env: Any, name: str) -> None:
             raise EnvError(f"{name} has no {attribute}: it is needed to build the policy. Set it in __init__.")
         if callable(space) and not isinstance(space, spaces.Space):
             raise EnvError(f"{name}.{attribute} is a function, but must be a Gymnasium space. Call it where it is set.")
-        require_supported_space(space, f"{name}.{attribute}")
-        _check_sizes(space, f"{name}.{attribute}")
-    _check_action_bounds(env.action_space, f"{name}.action_space")
+    check_spaces(env.observation_space, env.action_space, f"{name}.observation_space", f"{name}.action_space")
+
+
+def check_spaces(
+    observation_space: spaces.Space[Any], action_space: spaces.Space[Any], observation_name: str, action_name: str
+) -> None:
+    """Refuse spaces that cannot be stored, hold nothing, or leave an action nothing to choose."""
+    for space, name in ((observation_space, observation_name), (action_space, action_name)):
+        require_supported_space(space, name)
+        _check_sizes(space, name)
+    _check_action_bounds(action_space, action_name)
 
 
 def _check_sizes(space: spaces.Space[Any], name: str) -> None:
@@ -101,7 +109,8 @@ def _check_action_bounds(space: spaces.Space[Any], name: str) -> None:
             )
 
 
-def _call(place: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def called(place: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call an environment while it is checked; its own errors stay as they are and say where they happened."""
     try:
         return function(*args, **kwargs)
     except Exception as error:
@@ -112,7 +121,7 @@ def _call(place: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -
 
 def _checked_reset(env: Any, place: str, seed: dict[str, int]) -> Tree:
     try:
-        result = _call(place, env.reset, **seed)
+        result = called(place, env.reset, **seed)
     except TypeError as error:
         if "seed" not in str(error):
             raise
@@ -122,7 +131,7 @@ def _checked_reset(env: Any, place: str, seed: dict[str, int]) -> Tree:
         ) from error
     if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
         raise EnvError(
-            f"{place} returned {_describe(result)}, but must return (obs, info) with a dict as info. "
+            f"{place} returned {described(result)}, but must return (obs, info) with a dict as info. "
             f"End it with return obs, {{}}; for environments of the old gym API use a wrapper such as shimmy."
         )
     obs, info = result
@@ -131,28 +140,29 @@ def _checked_reset(env: Any, place: str, seed: dict[str, int]) -> Tree:
 
 
 def _checked_step(env: Any, place: str, action: Any) -> tuple[bool, Tree]:
-    result = _call(place, env.step, action)
+    result = called(place, env.step, action)
     if not isinstance(result, tuple) or len(result) != 5:
         old = " Four values are the old gym API: split done into terminated and truncated." * (
             isinstance(result, tuple) and len(result) == 4
         )
         raise EnvError(
-            f"{place} returned {_describe(result)}, but must return a tuple of five: "
+            f"{place} returned {described(result)}, but must return a tuple of five: "
             f"(obs, reward, terminated, truncated, info).{old or ' Return all five.'}"
         )
     obs, reward, terminated, truncated, info = result
     check_observation(env.observation_space, obs, place)
-    _check_reward(reward, place)
+    check_reward(reward, place)
     for name, flag in (("terminated", terminated), ("truncated", truncated)):
         if not isinstance(flag, (bool, np.bool_)):
-            raise EnvError(f"{place}: {name} is {_describe(flag)}, but must be a bool. Return bool({name}).")
+            raise EnvError(f"{place}: {name} is {described(flag)}, but must be a bool. Return bool({name}).")
     if not isinstance(info, dict):
-        raise EnvError(f"{place}: info is {_describe(info)}, but must be a dict. Return {{}} when there is nothing.")
+        raise EnvError(f"{place}: info is {described(info)}, but must be a dict. Return {{}} when there is nothing.")
     ended = bool(terminated or truncated)
     return ended, None if ended else _checked_mask(env, obs, info, place)
 
 
-def _check_reward(reward: Any, place: str) -> None:
+def check_reward(reward: Any, place: str) -> None:
+    """Refuse a reward that is no finite number; `place` opens the message."""
     if isinstance(reward, (int, float, np.integer, np.floating, np.bool_)):
         if math.isfinite(reward):
             return
@@ -162,7 +172,7 @@ def _check_reward(reward: Any, place: str) -> None:
         way_out = "Return float(reward)" if reward.size == 1 else "Return their sum, or one of them, as a float"
     if reward is None:
         way_out = "Return 0.0 when there is none"
-    raise EnvError(f"{place}: reward is {_describe(reward)}, but must be one number. {way_out}.")
+    raise EnvError(f"{place}: reward is {described(reward)}, but must be one number. {way_out}.")
 
 
 def _checked_mask(env: Any, obs: Any, info: dict[str, Any], place: str) -> Tree:
@@ -199,7 +209,8 @@ def allowed_action(space: spaces.Space[Any], mask: Tree) -> Any:
     return action & mask[0].reshape(space.shape)
 
 
-def _describe(value: Any) -> str:
+def described(value: Any) -> str:
+    """Say what a value is that should have been something else, in few words."""
     if isinstance(value, (tuple, list)):
         return f"a {type(value).__name__} of {len(value)}"
     if isinstance(value, np.ndarray):

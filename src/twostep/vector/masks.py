@@ -40,10 +40,11 @@ def _binary_length(space: spaces.Space[Any]) -> int:
 
 
 class MaskMemory:
-    """The masks of all rows, written anew for every next action."""
+    """The masks of all rows, written anew for every next action; `names` says in messages whose they are."""
 
-    def __init__(self, space: spaces.Space[Any], num_rows: int) -> None:
+    def __init__(self, space: spaces.Space[Any], num_rows: int, names: Sequence[str] | None = None) -> None:
         self._space = space
+        self._names = names or [f"env {row}" for row in range(num_rows)]
         self.masks = mask_memory(space, num_rows)
         self._flat = self.masks.reshape(-1) if isinstance(self.masks, np.ndarray) else None
         self._part_starts = np.cumsum([0, *choice_counts(space)])[:-1]
@@ -52,7 +53,7 @@ class MaskMemory:
         """Store one mask per row (None allows everything) and return them all; `where` is for messages."""
         if self._flat is None or not self._write_at_once(row_masks):
             for row, mask in enumerate(row_masks):
-                write_mask(self._space, self.masks, row, mask, f"env {row}, {where}")
+                write_mask(self._space, self.masks, row, mask, f"{self._names[row]}, {where}")
         return self.masks
 
     def _write_at_once(self, row_masks: Sequence[Any]) -> bool:

@@ -15,12 +15,15 @@ from twostep.errors import EnvError
 _EXTRAS = {"mujoco": "mujoco", "box2d": "box2d", "toy_text": "toy-text", "ale_py": "atari", "pygame": "classic-control"}
 
 
-def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """Suggest the known names that look like `name`, or where a name of one's own belongs."""
+OWN_ENVIRONMENT = "For an environment of your own pass a function, or 'module:function'."
+
+
+def did_you_mean(name: str, known: Sequence[str], otherwise: str = OWN_ENVIRONMENT) -> str:
+    """Suggest the known names that look like `name`, or else say where else to look."""
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
     if close:
         return f" Did you mean {', '.join(close)}?"
-    return " For an environment of your own pass a function, or 'module:function'."
+    return f" {otherwise}"
 
 
 def import_or_explain(module_name: str, spec: str, install: str | None = None) -> ModuleType:
