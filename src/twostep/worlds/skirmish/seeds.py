@@ -1,0 +1,41 @@
+"""Where the seeds of matches come from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from twostep.errors import EnvError
+
+
+class MatchSeeds:
+    """The seeds of one environment's matches, one after the other. The first is the environment's own.
+
+    So a reset with the seed of any match plays that match again.
+    """
+
+    def __init__(self, seed: int | None) -> None:
+        if seed is None:
+            seed = int(np.random.SeedSequence().generate_state(1)[0] >> 1)
+        if seed < 0:
+            raise EnvError(f"seed={seed}, but seeds must be 0 or more. Use seed={-seed}.")
+        self._first: int | None = int(seed)
+        self._rng = np.random.default_rng(seed)
+
+    def draw(self) -> int:
+        """Return the seed of the next match."""
+        seed, self._first = self._first, None
+        return int(self._rng.integers(2**31)) if seed is None else seed
+
+
+def env_seeds(seed: int | Sequence[int] | None, num_envs: int) -> list[int]:
+    """Return one seed per environment: those given, or as many as wanted from one, as every vector of twostep does."""
+    if isinstance(seed, Sequence):
+        if len(seed) != num_envs:
+            raise EnvError(f"{len(seed)} seeds came for {num_envs} environments. Give one for each, or a single one.")
+        return [int(one) for one in seed]
+    if seed is not None and seed < 0:
+        raise EnvError(f"seed={seed}, but seeds must be 0 or more. Use seed={-seed}.")
+    words = np.random.SeedSequence(seed).generate_state(num_envs, np.uint32)
+    return (words >> 1).tolist()

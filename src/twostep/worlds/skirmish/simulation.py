@@ -1,0 +1,302 @@
+"""Many matches at once: arrays `[M, 2, K]` of matches, teams (blue, red) and mechs; every call serves all matches.
+
+All chance is in how a match begins. What happens in a step follows from the state and the orders alone, and no match
+sees another, so a match alone and the same match among others go the same way, bit for bit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from twostep.worlds.skirmish.arena import draw_arena
+from twostep.worlds.skirmish.config import CLASSES, EnvConfig
+from twostep.worlds.skirmish.control import Orders
+from twostep.worlds.skirmish.geometry import Array, Boxes, blocked
+
+SIDEWAYS, BACKWARDS = np.float32(0.7), np.float32(0.6)
+"""Speed to the side and backwards, in parts of that ahead."""
+ARC = np.float32(np.cos(0.8))
+"""Cosine of the angle to either side of the heading within which weapons reach."""
+SHUTDOWN = 3.0
+"""Seconds without shots, at half the speed, after overheating."""
+FAR_AWAY = np.float32(1e6)
+READY = 1e-3
+"""A cooldown below this is over: times are sums of rounded numbers."""
+
+RUNNING, ZONE, ELIMINATION, TIME = range(4)
+REASONS = ("running", "zone", "elimination", "time")
+DRAW, BLUE, RED = range(3)
+WINNERS = ("draw", "blue", "red")
+
+
+class Simulation:
+    """The state of all matches; `begin` starts one, `step` moves all."""
+
+    def __init__(self, config: EnvConfig, num_matches: int) -> None:
+        self.config, self.num_matches = config, num_matches
+        self.team_size = count = len(config.team)
+        self.shape = (num_matches, 2, count)
+        self.num_steps = 0
+        """Of all matches together, resets included: changes whenever the state does."""
+        self._describe_classes()
+        self._place_walls_of_nowhere()
+        for name in ("x", "y", "velocity_x", "velocity_y", "heading", "hp", "heat", "cooldown", "shutdown"):
+            setattr(self, name, np.zeros(self.shape, dtype=np.float32))
+        self.zone_score = np.zeros((num_matches, 2), dtype=np.float32)
+        self.steps = np.zeros(num_matches, dtype=np.int64)
+        self.alive = np.zeros(self.shape, dtype=np.bool_)
+        self.seeds = [0] * num_matches
+        self.forget_events()
+
+    x: Array
+    y: Array
+    velocity_x: Array
+    """Metres per second, as truly moved in the last step."""
+    velocity_y: Array
+    heading: Array
+    """Radians from the x axis, counter-clockwise."""
+    hp: Array
+    heat: Array
+    cooldown: Array
+    """Seconds until the weapon is ready."""
+    shutdown: Array
+    """Seconds of shutdown that are left."""
+    sight: Sight
+    """Who can see and hit whom, now."""
+
+    def _describe_classes(self) -> None:
+        """Make an array `[K]` of every property of the classes."""
+        kinds = [CLASSES[name] for name in self.config.team]
+
+        def column(name: str) -> Array:
+            return np.array([getattr(kind, name) for kind in kinds], dtype=np.float32)
+
+        self.radius, self.max_hp, self.speed = column("radius"), column("hit_points"), column("speed")
+        self.turn_rate, self.vision, self.weapon_range = column("turn_rate"), column("vision"), column("weapon_range")
+        self.weapon_damage, self.weapon_cooldown = column("damage"), column("cooldown")
+        self.tracking, self.shot_heat = column("tracking"), column("shot_heat")
+        self.heat_capacity, self.dissipation = column("heat_capacity"), column("dissipation")
+
+    def _place_walls_of_nowhere(self) -> None:
+        """Allocate the walls of all matches; those a match does not have stand far away from everything."""
+        shape = (self.num_matches, self.config.walls)
+        self.walls = Boxes(*(np.full(shape, FAR_AWAY, dtype=np.float32) for _ in range(4)))
+        # What a mech's centre may not enter: walls, and the outside of the arena, widened by its radius.
+        size, radius = np.float32(self.config.size), self.radius
+        limits = (self.num_matches, 2, self.team_size, self.config.walls + 4)
+        self.limits = Boxes(*(np.zeros(limits, dtype=np.float32) for _ in range(4)))
+        sides = ((-9, -9, 0, 9), (1, -9, 9, 9), (-9, -9, 9, 0), (-9, 1, 9, 9))  # left, right, bottom, top
+        for at, box in enumerate(sides):
+            for limit, side, sign in zip(self.limits, box, (-1, -1, 1, 1), strict=True):
+                limit[..., at] = side * size + sign * radius
+
+    def begin(self, match: int, seed: int) -> None:
+        """Start a match anew; call `look` when all are started."""
+        arena = draw_arena(self.config, seed)
+        for at, (wall, limit) in enumerate(zip(self.walls, self.limits, strict=True)):
+            wall[match] = FAR_AWAY
+            wall[match, : len(arena.walls)] = arena.walls[:, at]
+            limit[match, :, :, 4:] = wall[match] + (self.radius[:, None] if at > 1 else -self.radius[:, None])
+        self.x[match], self.y[match] = arena.x, arena.y
+        self.heading[match] = np.float32([[0.0], [np.pi]])
+        self.hp[match] = self.max_hp
+        for name in ("velocity_x", "velocity_y", "heat", "cooldown", "shutdown", "zone_score", "steps"):
+            getattr(self, name)[match] = 0
+        self.alive[match] = True
+        self.seeds[match] = seed
+        self.num_steps += 1
+
+    def look(self) -> None:
+        """Find out who can see and hit whom, after anything has changed."""
+        self.sight = Sight(self)
+        middle, radius = np.float32(self.config.size / 2), np.float32(self.config.zone_radius)
+        self.to_zone_x, self.to_zone_y = middle - self.x, middle - self.y
+        self.zone_distance = np.sqrt(self.to_zone_x * self.to_zone_x + self.to_zone_y * self.to_zone_y)
+        self.in_zone = (self.zone_distance <= radius) & self.alive
+        present = self.in_zone.any(-1)
+        self.holds_zone = present & ~present[:, ::-1]
+        self.contested = present.all(-1)
+
+    def forget_events(self) -> None:
+        """Begin a step in which nothing has happened yet."""
+        self.acted = self.alive.copy()
+        """Who was alive when the step began."""
+        self.fired = np.zeros(self.shape, dtype=np.bool_)
+        self.target = np.zeros(self.shape, dtype=np.intp)
+        """Whom those who fired shot at."""
+        self.hit = np.zeros((*self.shape, self.team_size), dtype=np.bool_)
+        """`[M, 2, K, K]`: whose shot hit whom."""
+        self.damage = np.zeros((*self.shape, self.team_size), dtype=np.float32)
+        """`[M, 2, K, K]`: hit points that each mech took from each enemy in this step; what is not there is not taken."""
+        self.died = np.zeros(self.shape, dtype=np.bool_)
+        self.scored = np.zeros((self.num_matches, 2), dtype=np.float32)
+        self.reason = np.zeros(self.num_matches, dtype=np.int8)
+        self.winner = np.zeros(self.num_matches, dtype=np.int8)
+
+    def step(self, orders: Orders) -> None:
+        """Let every living mech follow its orders for one decision."""
+        self.forget_events()
+        self.num_steps += 1
+        self.steps += 1
+        self._move(orders)
+        self.look()
+        self._fire(orders)
+        self._hold_zone()
+        self._judge()
+
+    def _move(self, orders: Orders) -> None:
+        config = self.config
+        able = np.where(self.shutdown > 0, np.float32(0.5), np.float32(1)) * self.alive
+        ticks = np.arange(1, config.ticks_per_step + 1, dtype=np.float32)[:, None, None, None]
+        rate = orders.turn * self.turn_rate * able * np.float32(config.tick_seconds)
+        headings = self.heading + rate * ticks  # [ticks, M, 2, K]
+        cos, sin = np.cos(headings), np.sin(headings)
+        forward = orders.forward * np.where(orders.forward < 0, BACKWARDS, np.float32(1))
+        left = orders.left * SIDEWAYS
+        pace = self.speed * able * np.float32(config.tick_seconds)
+        pace = pace / np.maximum(np.sqrt(forward * forward + left * left), 1)
+        forward, left = forward * pace, left * pace
+        push_x, push_y = self._push()
+        dx, dy = forward * cos - left * sin + push_x, forward * sin + left * cos + push_y
+        before_x, before_y = self.x, self.y
+        self._slide(dx, dy)
+        self.velocity_x = (self.x - before_x) / np.float32(config.step_seconds)
+        self.velocity_y = (self.y - before_y) / np.float32(config.step_seconds)
+        turned = headings[-1]
+        self.heading = turned - np.float32(2 * np.pi) * np.round(turned / np.float32(2 * np.pi))
+
+    def _push(self) -> tuple[Array, Array]:
+        """Return how mechs that overlap drift apart, per tick."""
+        units = (self.num_matches, 2 * self.team_size)
+        x, y, alive = self.x.reshape(units), self.y.reshape(units), self.alive.reshape(units)
+        radius = np.concatenate([self.radius, self.radius])
+        dx, dy = x[:, :, None] - x[:, None, :], y[:, :, None] - y[:, None, :]
+        distance = np.sqrt(dx * dx + dy * dy) + np.float32(1e-6)
+        overlap = np.maximum(radius[:, None] + radius - distance, 0) * (alive[:, :, None] & alive[:, None, :])
+        strength = overlap / distance * np.float32(0.5 / self.config.ticks_per_step)
+        return (strength * dx).sum(-1).reshape(self.shape), (strength * dy).sum(-1).reshape(self.shape)
+
+    def _slide(self, dx: Array, dy: Array) -> None:
+        """Move tick by tick, along each axis for itself; what would enter a wall stays where it is on that axis."""
+        x, y, limits = self.x, self.y, self.limits
+        in_y = (y[..., None] > limits.y0) & (y[..., None] < limits.y1)
+        for step_x, step_y in zip(dx, dy, strict=True):
+            moved = x + step_x
+            in_x = (moved[..., None] > limits.x0) & (moved[..., None] < limits.x1)
+            x = np.where(np.logical_or.reduce(in_x & in_y, axis=-1), x, moved)
+            in_x = (x[..., None] > limits.x0) & (x[..., None] < limits.x1)
+            moved = y + step_y
+            in_y = (moved[..., None] > limits.y0) & (moved[..., None] < limits.y1)
+            y = np.where(np.logical_or.reduce(in_x & in_y, axis=-1), y, moved)
+            in_y = (y[..., None] > limits.y0) & (y[..., None] < limits.y1)
+        self.x, self.y = x, y
+
+    def _fire(self, orders: Orders) -> None:
+        """Shoot, all at the same time: heat, hits, damage and deaths."""
+        sight, seconds = self.sight, np.float32(self.config.step_seconds)
+        self.cooldown = np.maximum(self.cooldown - seconds, 0)
+        self.shutdown = np.maximum(self.shutdown - seconds, 0)
+        self.heat = np.maximum(self.heat - self.dissipation * seconds, 0)
+        able = orders.fire & (self.cooldown < READY) & (self.shutdown < READY) & self.alive
+        enemy_hp = self.hp[:, ::-1, None, :]
+        preference = np.where(orders.weakest[..., None], enemy_hp, sight.distance)
+        self.target = np.where(sight.in_reach, preference, np.inf).argmin(-1)
+        self.fired = able & sight.can_fire
+        self.heat = self.heat + self.fired * self.shot_heat
+        self.cooldown = np.where(self.fired, self.weapon_cooldown, self.cooldown)
+        overheated = self.heat >= self.heat_capacity
+        self.shutdown = np.where(overheated & (self.shutdown < READY), np.float32(SHUTDOWN), self.shutdown)
+        if not self.fired.any():
+            return
+        aimed = (self.target[..., None] == np.arange(self.team_size)) & self.fired[..., None]
+        self.damage = self._hits(aimed)
+        taken = self.damage.sum(2)[:, ::-1]
+        # Several may hit one that has less left than they deal: each is credited in proportion.
+        there = np.minimum(self.hp / np.maximum(taken, np.float32(1e-6)), 1)
+        self.damage = self.damage * there[:, ::-1, None, :]
+        self.died = self.alive & (taken >= self.hp)
+        self.hp = np.where(self.died, np.float32(0), self.hp - taken)
+        self.alive = self.alive & ~self.died
+        if self.died.any():
+            self.look()
+
+    def _hits(self, aimed: Array) -> Array:
+        """Return the damage of shots: less with distance, none where the target crosses faster than the weapon tracks."""
+        sight = self.sight
+        velocity_x, velocity_y = self.velocity_x[:, ::-1, None, :], self.velocity_y[:, ::-1, None, :]
+        across = np.abs(velocity_x * sight.dy - velocity_y * sight.dx)
+        self.hit = aimed & (across <= self.tracking[:, None] * sight.distance * sight.distance)
+        falloff = np.minimum(np.float32(1.5) - sight.distance / self.weapon_range[:, None], 1)
+        return self.hit * falloff * self.weapon_damage[:, None]
+
+    def _hold_zone(self) -> None:
+        seconds = np.float32(self.config.step_seconds)
+        self.scored = self.holds_zone * seconds
+        self.zone_score = self.zone_score + self.scored
+
+    def _judge(self) -> None:
+        """Decide which matches are over. The zone comes before elimination, and that before time."""
+        full = self.zone_score >= np.float32(self.config.zone_seconds - READY)
+        there = self.alive.any(-1)
+        late = self.steps >= self.config.max_steps
+        over = full.any(-1) | ~there.all(-1) | late
+        for match in np.flatnonzero(over).tolist():
+            if full[match].any():
+                self.reason[match], lead = ZONE, full[match]
+            elif not there[match].all():
+                self.reason[match], lead = ELIMINATION, there[match]
+            else:
+                self.reason[match], lead = TIME, self.zone_score[match]
+                if abs(lead[0] - lead[1]) < READY:
+                    lead = self.hp_share(match)
+            self.winner[match] = DRAW if lead[0] == lead[1] else BLUE if lead[0] > lead[1] else RED
+
+    def hp_share(self, match: int) -> Array:
+        """Return the part of its hit points that each team has left, `[2]`."""
+        return self.hp[match].sum(-1) / self.max_hp.sum()
+
+    def outcome(self, match: int) -> dict[str, Any]:
+        """Describe how a match ended, in the plain containers that infos and replays hold."""
+        return {
+            "winner": WINNERS[self.winner[match]],
+            "reason": REASONS[self.reason[match]],
+            "frames": int(self.steps[match]),
+            "hp": [round(float(share), 6) for share in self.hp_share(match)],
+            "zone": [round(float(score), 3) for score in self.zone_score[match]],
+        }
+
+
+class Sight:
+    """Who can see and hit whom: arrays `[M, 2, K, K]` from every mech to every enemy."""
+
+    def __init__(self, sim: Simulation) -> None:
+        self.cos, self.sin = np.cos(sim.heading), np.sin(sim.heading)  # [M, 2, K]
+        x, y = sim.x, sim.y
+        self.dx = x[:, ::-1, None, :] - x[..., None]
+        self.dy = y[:, ::-1, None, :] - y[..., None]
+        self.distance = np.sqrt(self.dx * self.dx + self.dy * self.dy) + np.float32(1e-6)
+        self.clear = _lines_of_sight(sim, self.dx[:, 0], self.dy[:, 0])
+        pairs = sim.alive[..., None] & sim.alive[:, ::-1, None, :] & self.clear
+        seen = np.logical_or.reduce(pairs & (self.distance <= sim.vision[:, None]), axis=2)
+        self.seen = seen
+        """`[M, 2, K]`: the enemies that a team sees; what one sees, all know."""
+        self.forward = self.dx * self.cos[..., None] + self.dy * self.sin[..., None]
+        in_arc = self.forward >= self.distance * ARC
+        in_range = self.distance <= sim.weapon_range[:, None]
+        self.in_reach = pairs & in_range & in_arc & seen[:, :, None, :]
+        """In range, inside the arc of fire, no wall between, seen by the team."""
+        self.can_fire = np.logical_or.reduce(self.in_reach, axis=-1)
+
+
+def _lines_of_sight(sim: Simulation, dx: Array, dy: Array) -> Array:
+    """Return whether no wall stands between a mech and an enemy: looked at once, from blue to red, for both."""
+    clear = np.ones((*sim.shape, sim.team_size), dtype=np.bool_)
+    if sim.config.walls:
+        walls = sim.walls.reshaped(sim.num_matches, 1, 1, -1)
+        x, y = sim.x[:, 0, :, None, None], sim.y[:, 0, :, None, None]
+        hidden = np.logical_or.reduce(blocked(x, y, dx[..., None], dy[..., None], walls), axis=-1)
+        clear[:, 0] = ~hidden
+        clear[:, 1] = clear[:, 0].transpose(0, 2, 1)
+    return clear
