@@ -40,7 +40,7 @@ def crossings(x: Array, y: Array, dx: Array, dy: Array, boxes: Boxes) -> tuple[A
 def blocked(x: Array, y: Array, dx: Array, dy: Array, boxes: Boxes) -> Array:
     """Tell which stretches from (x, y) to (x + dx, y + dy) pass through the inside of which boxes."""
     enter, leave = crossings(x, y, dx, dy, boxes)
-    return (np.maximum(enter, 0) < np.minimum(leave, 1))
+    return np.maximum(enter, 0) < np.minimum(leave, 1)
 
 
 def ray_lengths(x: Array, y: Array, dx: Array, dy: Array, boxes: Boxes, size: float) -> Array:

@@ -39,7 +39,9 @@ class Observer:
         names = list(CLASSES)
         self._classes = np.eye(len(names), dtype=np.float32)[[names.index(name) for name in config.team]]
         self._directions = np.arange(config.rays, dtype=np.float32) * np.float32(2 * np.pi / max(config.rays, 1))
-        self._mates = np.array([[mate for mate in range(count) if mate != slot] for slot in range(count)], dtype=np.intp)
+        self._mates = np.array(
+            [[mate for mate in range(count) if mate != slot] for slot in range(count)], dtype=np.intp
+        )
         self._ahead = np.float32([[1.0], [-1.0]])
 
     def observe(self, sim: Simulation) -> Array:

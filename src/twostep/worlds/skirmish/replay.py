@@ -108,10 +108,14 @@ def load_replay(path: str | Path) -> dict[str, Any]:
     """Read what `save_replay` wrote."""
     with np.load(path, allow_pickle=False) as stored:
         if "match" not in stored:
-            raise EnvError(f"{path} is no replay: it holds {', '.join(stored.files) or 'nothing'}. save_replay makes one.")
+            raise EnvError(
+                f"{path} is no replay: it holds {', '.join(stored.files) or 'nothing'}. save_replay makes one."
+            )
         replay: dict[str, Any] = json.loads(stored["match"].tobytes())
         if replay.get("format") != FORMAT:
-            raise EnvError(f"{path} has format {replay.get('format')}, but this version reads {FORMAT}. Update twostep.")
+            raise EnvError(
+                f"{path} has format {replay.get('format')}, but this version reads {FORMAT}. Update twostep."
+            )
         names = [name for name in stored.files if name != "match"]
         replay |= {name: stored[name] for name in names if not name.startswith("frames.")}
         replay["frames"] = {name.removeprefix("frames."): stored[name] for name in names if name.startswith("frames.")}

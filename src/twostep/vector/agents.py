@@ -1,0 +1,133 @@
+"""Environments with many agents: which of them a policy controls, what these share, and who plays the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, Protocol
+
+import numpy as np
+from gymnasium import spaces
+
+from twostep.errors import EnvError
+from twostep.vector.missing import did_you_mean
+
+AgentId = Hashable
+
+
+class Opponent(Protocol):
+    """Plays agents from within an environment; where it has a method `reset(env)`, every new episode calls it."""
+
+    def act(self, env: Any, agent_id: AgentId) -> Any:
+        """Return the action of one agent, chosen from whatever the environment lets it see."""
+        ...
+
+
+OpponentMaker = Callable[[], Opponent]
+
+
+def is_parallel_env(obj: Any) -> bool:
+    """Whether `obj` is an environment of many agents that act at once, after PettingZoo's parallel interface."""
+    if isinstance(obj, type) or not hasattr(obj, "possible_agents"):
+        return False
+    return all(callable(getattr(obj, name, None)) for name in ("reset", "step", "observation_space", "action_space"))
+
+
+def chosen_agents(possible: Sequence[AgentId], agent_ids: AgentId | Sequence[AgentId] | None) -> tuple[AgentId, ...]:
+    """Return the agents that `agent_ids` names, each once: ids or patterns such as `"blue_*"`; None for all."""
+    if agent_ids is None:
+        return tuple(possible)
+    if isinstance(agent_ids, str) or not isinstance(agent_ids, Sequence):
+        agent_ids = (agent_ids,)
+    chosen: dict[AgentId, None] = {}
+    for wish in agent_ids:
+        matching = [wish] if wish in possible else [agent for agent in possible if _matches(agent, wish)]
+        if not matching:
+            known = [str(agent) for agent in possible]
+            listed = f"There are {', '.join(known)}."
+            raise EnvError(f"agent_ids names {wish!r}, which is no agent.{did_you_mean(str(wish), known, listed)}")
+        chosen |= dict.fromkeys(matching)
+    if not chosen:
+        raise EnvError("agent_ids is empty, so there is nobody to act for. Leave it out to control all agents.")
+    return tuple(chosen)
+
+
+def _matches(agent: AgentId, pattern: AgentId) -> bool:
+    return isinstance(agent, str) and isinstance(pattern, str) and fnmatchcase(agent, pattern)
+
+
+def shared_spaces(env: Any, agents: Sequence[AgentId]) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
+    """Return the one observation space and the one action space that all of `agents` have."""
+    groups: list[tuple[spaces.Space[Any], spaces.Space[Any], list[AgentId]]] = []
+    for agent in agents:
+        observation_space, action_space = env.observation_space(agent), env.action_space(agent)
+        for known_observation, known_action, members in groups:
+            if observation_space == known_observation and action_space == known_action:
+                members.append(agent)
+                break
+        else:
+            groups.append((observation_space, action_space, [agent]))
+    if len(groups) > 1:
+        listed = " and ".join(f"{_names(members)} (sees {seen}, does {done})" for seen, done, members in groups)
+        ways = " or ".join(f"agent_ids={members!r}" for _, _, members in groups)
+        raise EnvError(
+            f"These agents have different spaces: {listed}. One policy needs one kind of observation and one kind of "
+            f"action. Train one group at a time with {ways} and an opponent that plays the rest, or pad their spaces."
+        )
+    return groups[0][0], groups[0][1]
+
+
+def _names(agents: Sequence[AgentId]) -> str:
+    return ", ".join(map(str, agents))
+
+
+def made_opponents(envs: Sequence[Any], others: Sequence[AgentId], make: OpponentMaker | None) -> list[Opponent | None]:
+    """Make one opponent per environment to play `others`, by `make` or by the environment's own `make_opponent`."""
+    if not others:
+        if make is not None:
+            raise EnvError(
+                "An opponent was given, but agent_ids covers every agent, so it would play nobody. "
+                "Leave opponent out, or name with agent_ids the agents that the policy controls."
+            )
+        return [None] * len(envs)
+    if make is not None and not isinstance(make, type) and (hasattr(make, "act") or not callable(make)):
+        raise EnvError(
+            f"opponent is the object {make!r}, but must be a function that makes one: every environment gets an "
+            f"opponent of its own, whose memory is of its own match. Pass a class, or lambda: ...(...)."
+        )
+    opponents = [(make or _own_maker(env, others))() for env in envs]
+    if len({id(opponent) for opponent in opponents}) < len(opponents):
+        raise EnvError(
+            "The function that makes opponents returned the same object twice, but environments must not share one. "
+            "Let it make a new object at every call."
+        )
+    without = next((opponent for opponent in opponents if not callable(getattr(opponent, "act", None))), None)
+    if without is not None:
+        raise EnvError(f"The opponent {without!r} has no method act(env, agent_id). Add it; it returns one action.")
+    return list(opponents)
+
+
+def _own_maker(env: Any, others: Sequence[AgentId]) -> OpponentMaker:
+    for source in (env, getattr(env, "unwrapped", env)):
+        if callable(getattr(source, "make_opponent", None)):
+            return source.make_opponent
+    raise EnvError(
+        f"Nobody plays {_names(others)}: agent_ids does not cover them, and {type(env).__name__} has no "
+        f"make_opponent(). Pass opponent=, a function that makes an object with act(env, agent_id), or let agent_ids "
+        f"cover all agents."
+    )
+
+
+def neutral_action(space: spaces.Space[Any]) -> Any:
+    """Return the action to give for agents that have ended but are still asked: zeros, or what is nearest to them."""
+    if isinstance(space, spaces.Dict):
+        return {key: neutral_action(part) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(neutral_action(part) for part in space.spaces)
+    if isinstance(space, spaces.Discrete):
+        return int(space.start)
+    if isinstance(space, spaces.Box):
+        return np.clip(np.zeros(space.shape, dtype=space.dtype), space.low, space.high)
+    if isinstance(space, spaces.MultiDiscrete):
+        return np.array(space.start, dtype=space.dtype)
+    return np.zeros(space.shape or (), dtype=space.dtype)
