@@ -25,6 +25,7 @@ class ScriptedEnv:
     def __init__(self, lengths, next_step=False, masks=False, tensors=False):
         self.lengths, self.next_step, self.masks, self.tensors = lengths, next_step, masks, tensors
         self.num_rows = len(lengths)
+        self.action_space = None
         self.seeds, self.actions = [], []
 
     def reset(self, seed=None):

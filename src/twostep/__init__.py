@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from twostep.advantages import gae
     from twostep.collect.collector import RolloutCollector
+    from twostep.collect.league import League
+    from twostep.collect.selfplay import SelfPlay
     from twostep.collect.tensors import TensorEnv
     from twostep.config import TrainingConfig
     from twostep.errors import (
@@ -23,25 +25,28 @@ if TYPE_CHECKING:
         RolloutError,
         TwostepError,
     )
-    from twostep.evaluation import EpisodeStats, evaluate
+    from twostep.evaluation import EpisodeStats, EvalStats, evaluate, evaluate_vs_heuristic
     from twostep.experience import combine_rollouts, create_fake_rollout_data, load_rollouts, save_rollouts
     from twostep.learn.losses import ppo_loss
     from twostep.learn.ppo import PPOOptimizer
     from twostep.learn.settings import PPOConfig
     from twostep.normalization import ReturnNormalizer, RunningMeanStd
-    from twostep.policies.actor_critic import ActorCritic, make_policy
+    from twostep.policies.actor_critic import ActorCritic, ActorCriticLSTM, make_policy
     from twostep.policies.adapters import as_policy
     from twostep.policies.settings import AgentConfig
     from twostep.protocols import Distribution, Policy, PolicyOutput, RowEnv, Sink, Step
     from twostep.rollout import Episode, RolloutBuffer
-    from twostep.stats import CsvSink, JsonLinesSink, StatsLogger, TensorBoardSink, plot_learning_curve
+    from twostep.stats import CsvSink, JsonLinesSink, StatsLogger, TensorBoardSink, WandbSink, plot_learning_curve
     from twostep.trainer import PPOTrainer
     from twostep.vector import as_env, check_env, make_env
+    from twostep.vector.processes import VectorEnv
 
 __version__ = "0.1.0"
 
 _NAMES_IN = {
     "twostep.collect.collector": ("RolloutCollector",),
+    "twostep.collect.league": ("League",),
+    "twostep.collect.selfplay": ("SelfPlay",),
     "twostep.collect.tensors": ("TensorEnv",),
     "twostep.config": ("TrainingConfig",),
     "twostep.errors": (
@@ -54,26 +59,28 @@ _NAMES_IN = {
         "RolloutError",
         "TwostepError",
     ),
-    "twostep.evaluation": ("EpisodeStats", "evaluate"),
+    "twostep.evaluation": ("EpisodeStats", "EvalStats", "evaluate", "evaluate_vs_heuristic"),
     "twostep.experience": ("combine_rollouts", "create_fake_rollout_data", "load_rollouts", "save_rollouts"),
     "twostep.advantages": ("gae",),
     "twostep.learn.losses": ("ppo_loss",),
     "twostep.learn.ppo": ("PPOOptimizer",),
     "twostep.learn.settings": ("PPOConfig",),
     "twostep.normalization": ("ReturnNormalizer", "RunningMeanStd"),
-    "twostep.policies.actor_critic": ("ActorCritic", "make_policy"),
+    "twostep.policies.actor_critic": ("ActorCritic", "ActorCriticLSTM", "make_policy"),
     "twostep.policies.adapters": ("as_policy",),
     "twostep.policies.settings": ("AgentConfig",),
     "twostep.protocols": ("Distribution", "Policy", "PolicyOutput", "Sink", "Step", "RowEnv"),
     "twostep.rollout": ("Episode", "RolloutBuffer"),
-    "twostep.stats": ("CsvSink", "JsonLinesSink", "StatsLogger", "TensorBoardSink", "plot_learning_curve"),
+    "twostep.stats": ("CsvSink", "JsonLinesSink", "StatsLogger", "TensorBoardSink", "WandbSink", "plot_learning_curve"),
     "twostep.trainer": ("PPOTrainer",),
     "twostep.vector": ("as_env", "check_env", "make_env"),
+    "twostep.vector.processes": ("VectorEnv",),
 }
 _HOME_OF = {name: module for module, names in _NAMES_IN.items() for name in names}
 
 __all__ = [
     "ActorCritic",
+    "ActorCriticLSTM",
     "AgentConfig",
     "CheckpointError",
     "ConfigError",
@@ -82,7 +89,9 @@ __all__ = [
     "EnvError",
     "Episode",
     "EpisodeStats",
+    "EvalStats",
     "JsonLinesSink",
+    "League",
     "NumericsError",
     "PPOConfig",
     "PPOOptimizer",
@@ -97,6 +106,7 @@ __all__ = [
     "RolloutError",
     "RowEnv",
     "RunningMeanStd",
+    "SelfPlay",
     "Sink",
     "StatsLogger",
     "Step",
@@ -104,6 +114,8 @@ __all__ = [
     "TensorEnv",
     "TrainingConfig",
     "TwostepError",
+    "VectorEnv",
+    "WandbSink",
     "__version__",
     "as_env",
     "as_policy",
@@ -111,6 +123,7 @@ __all__ = [
     "combine_rollouts",
     "create_fake_rollout_data",
     "evaluate",
+    "evaluate_vs_heuristic",
     "gae",
     "load_rollouts",
     "make_env",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import time
 from collections import deque
@@ -18,16 +19,17 @@ from twostep.checkpoint import generator_state, load_state, restore_generator, s
 from twostep.collect.collector import RolloutCollector
 from twostep.collect.environments import adapted
 from twostep.config import TrainingConfig, janus, resolve_ppo_settings
-from twostep.errors import ConfigError, EnvError
+from twostep.errors import CheckpointError, ConfigError, EnvError
 from twostep.learn.losses import ppo_loss
 from twostep.learn.ppo import CustomLoss, PPOOptimizer
 from twostep.learn.settings import PPOConfig
 from twostep.policies.adapters import as_policy
-from twostep.protocols import Sink
+from twostep.protocols import RowEnv, Sink, Stateful
 from twostep.rollout import RolloutBuffer
 from twostep.runtime import keep_freed_memory
 from twostep.stats import StatsLogger
 from twostep.tree import Tree
+from twostep.vector.agents import chosen_agents
 
 Callback = Callable[["PPOTrainer", dict[str, float]], Any]
 """`fn(trainer, metrics)` after every update; returning False stops the training."""
@@ -84,6 +86,8 @@ class PPOTrainer:
         self.episode_rewards: deque[float] = deque(maxlen=RECENT_EPISODES)
         self.episode_lengths: deque[int] = deque(maxlen=RECENT_EPISODES)
         self.interrupted = False
+        self.companions: dict[str, Stateful] = {}
+        """What else checkpoints hold, by name: a league of past selves, say."""
 
     @classmethod
     def from_config(
@@ -130,12 +134,8 @@ class PPOTrainer:
         Memory is carried on by the trainer; whoever passes `state` gets the rollout and the memory after it.
         """
         collector = self._collector(env if env is not None else self.env)
-        rows = collector.vecenv.num_rows
-        if agent_ids is not None and rows % max(1, len(agent_ids)):
-            raise EnvError(
-                f"agent_ids names {len(agent_ids)} agents, but the environment has {rows} rows, which is no multiple. "
-                "Name the agents that the policy controls in each environment."
-            )
+        if agent_ids is not None:
+            _require_agents(collector.vecenv, agent_ids)
         if state is None:
             return self._collect(collector, self.config.rollout_steps, {})
         collector.set_memory(state)
@@ -307,6 +307,7 @@ class PPOTrainer:
             "episode_rewards": list(self.episode_rewards),
             "episode_lengths": list(self.episode_lengths),
             "config": asdict(self.config),
+            "companions": {name: companion.state_dict() for name, companion in self.companions.items()},
             "rng": {"collect": None if self.env is None else generator_state(self._collector(self.env).generator)},
         }
         return save_state(Path(path), state)
@@ -323,6 +324,8 @@ class PPOTrainer:
         self.n_episodes = state["episodes"]
         self.episode_rewards = deque(state["episode_rewards"], maxlen=RECENT_EPISODES)
         self.episode_lengths = deque(state["episode_lengths"], maxlen=RECENT_EPISODES)
+        for name, companion in self.companions.items():
+            companion.load_state_dict(_companion_state(state, name, path))
         self.policy.version += 1
         if self.env is not None and state["rng"]["collect"] is not None:
             collector = self._collector(self.env)
@@ -333,9 +336,35 @@ class PPOTrainer:
 def _action_space(env: Any) -> Any:
     """Return the action space of one row, asking the environment without stepping it where it tells."""
     for name in ("single_action_space", "action_space"):
-        if getattr(env, name, None) is not None:
-            return getattr(env, name)
+        space = getattr(env, name, None)
+        if space is not None and not inspect.ismethod(space):  # many agents have a method that tells each one's
+            return space
     return None if env is None else adapted(env).action_space
+
+
+def _require_agents(vecenv: RowEnv, agent_ids: Sequence[str]) -> None:
+    """Refuse agents that are not exactly those that the rows stand for."""
+    rows, controlled = vecenv.num_rows, getattr(vecenv, "agent_ids", ())
+    if controlled and set(chosen_agents(getattr(vecenv, "possible_agents", controlled), agent_ids)) != set(controlled):
+        raise EnvError(
+            f"agent_ids={list(agent_ids)}, but the environment's rows stand for {list(controlled)}, which its maker "
+            f"decides. Make it with agent_ids={list(agent_ids)}, or leave agent_ids out here."
+        )
+    if not controlled and rows % max(1, len(agent_ids)):
+        raise EnvError(
+            f"agent_ids names {len(agent_ids)} agents, but the environment has {rows} rows, which is no multiple. "
+            "Name the agents that the policy controls in each environment."
+        )
+
+
+def _companion_state(state: Mapping[str, Any], name: str, path: str | Path) -> dict[str, Any]:
+    kept = state.get("companions", {})
+    if name not in kept:
+        raise CheckpointError(
+            f"{path} holds no {name!r}, which this trainer has among its companions. Load a checkpoint of a run that "
+            "had it, or take it out of trainer.companions."
+        )
+    return kept[name]
 
 
 def _append(history: dict[str, list[float]], metrics: Mapping[str, float]) -> None:

@@ -1,4 +1,7 @@
-"""A match that nobody played, in exactly the form that skirmish records: two teams that drive, shoot, heat up and die."""
+"""Matches to show: real ones, and one that nobody played, in exactly the form that skirmish records.
+
+The latter has something of everything: misses, units that overheat, an arena that is wider than high.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import math
 
 import numpy as np
 import pytest
+
+from twostep.worlds.skirmish import EnvConfig, HeuristicPolicy, SkirmishEnv
 
 CLASSES = {
     # radius, hp, heat, vision, weapon range, speed, damage, frames between shots
@@ -146,3 +151,32 @@ def replay():
 def make_replay():
     """A function: seed, classes of a team and most frames to a match."""
     return pretend_match
+
+
+def real_match(seed=0, random_teams=(), **settings):
+    """Play skirmish: teams follow the heuristic, or act at random where they are named."""
+    env = SkirmishEnv(EnvConfig(record_replay=True, **settings))
+    heuristic = HeuristicPolicy()
+    env.reset(seed=seed)
+    rng = np.random.default_rng(seed)
+    while env.agents:
+        choices = env.action_space(env.agents[0]).nvec
+        env.step(
+            {
+                agent: rng.integers(choices) if agent.startswith(tuple(random_teams)) else heuristic.act(env, agent)
+                for agent in env.agents
+            }
+        )
+    return env.get_replay()
+
+
+@pytest.fixture(scope="session")
+def real_replay():
+    """A match of skirmish between two heuristic teams; nobody may change it."""
+    return real_match(seed=1)
+
+
+@pytest.fixture(scope="session")
+def play_match():
+    """A function: seed, teams that act at random, and settings of skirmish."""
+    return real_match

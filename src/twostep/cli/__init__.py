@@ -11,12 +11,12 @@ import os
 import sys
 from collections.abc import Sequence
 
-from twostep.cli.help import EVAL_HELP, HELP, train_help
-from twostep.cli.options import UsageError, parse_eval, parse_train
+from twostep.cli.help import EVAL_HELP, HELP, PLAY_HELP, RESUME_HELP, train_help
+from twostep.cli.options import UsageError, parse_eval, parse_play, parse_resume, parse_train
 from twostep.config.values import show, suggest
 from twostep.errors import TwostepError
 
-COMMANDS = ("train", "eval")
+COMMANDS = ("train", "resume", "eval", "play")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,17 +58,30 @@ def _dispatch(words: list[str]) -> int:
         near = suggest(command, list(COMMANDS))
         raise UsageError(f"{show(command)} is no command.{near} Commands: {', '.join(COMMANDS)}.")
     if "-h" in rest or "--help" in rest:
-        print(train_help() if command == "train" else EVAL_HELP)
+        print(train_help() if command == "train" else _HELP_OF[command])
         return 0
     if command == "train":
         task, changes = parse_train(rest)
         from twostep.cli.training import load_config, run_training
 
         return run_training(load_config(task, changes))
+    if command == "resume":
+        run, changes = parse_resume(rest)
+        from twostep.cli.training import resume_training
+
+        return resume_training(run, changes)
+    if command == "play":
+        wish = parse_play(rest)
+        from twostep.cli.playing import run_play
+
+        return run_play(wish)
     request = parse_eval(rest)
     from twostep.cli.evaluating import run_evaluation
 
     return run_evaluation(request)
+
+
+_HELP_OF = {"resume": RESUME_HELP, "eval": EVAL_HELP, "play": PLAY_HELP}
 
 
 __all__ = ["main"]

@@ -16,7 +16,9 @@ HELP = """\
 twostep: PPO in two steps, collect and then learn.
 
   twostep train ENV_OR_YAML [--option value ...]   train an agent
+  twostep resume [RUN] [--option value ...]        go on with a run that was stopped, or longer
   twostep eval [RUN] [--episodes N] [--sample]     see how good a trained agent is
+  twostep play [RUN_OR_REPLAY]                     watch it: a page for the browser, an animation
   twostep train --help                             every option, its default and what it means
   twostep --version
 
@@ -24,10 +26,22 @@ Examples:
   twostep train CartPole-v1
   twostep train Pendulum-v1 --lr 1e-3 --total_timesteps 200_000
   twostep train my_settings.yaml --agent.memory gru
+  twostep train skirmish
   twostep eval runs
+  twostep play runs
 
 Exit codes: 0 done, 1 training failed, 2 wrong input, 130 stopped by Ctrl-C, 143 stopped by SIGTERM;
 when stopped, what was learned is saved first."""
+
+RESUME_HELP = """\
+twostep resume [RUN] [--option value ...]
+
+  RUN                   a run's folder, or a folder of runs, of which the newest is taken [runs]
+  --total_timesteps N   where to stop, counted from the run's beginning [as configured]
+
+Goes on in the run's folder from its checkpoint: weights, optimizer, normalisers, counters and random states are those
+of the moment it was saved; environments begin new episodes. Other options of 'twostep train' change the run's settings
+from here on; those that shape the network cannot change."""
 
 EVAL_HELP = """\
 twostep eval [RUN] [--episodes N] [--sample] [--seed N] [--device NAME]
@@ -37,6 +51,19 @@ twostep eval [RUN] [--episodes N] [--sample] [--seed N] [--device NAME]
   --sample        act as in training, by chance, instead of always taking the most likely action
   --seed N        what the episodes grow from [as configured, plus 1: not the episodes of training]
   --device NAME   where the network runs [as configured]"""
+
+PLAY_HELP = """\
+twostep play [RUN_OR_REPLAY] [--out FOLDER] [--episodes N] [--seed N] [--no_animation] [--device NAME]
+
+  RUN_OR_REPLAY    a replay (.npz), a run's folder, or a folder of runs, of which the newest is taken [runs]
+  --out FOLDER     where page and animation are written [beside the replay, or in the run's folder]
+  --episodes N     how many episodes to play; a page shows the first match, an animation all episodes [1]
+  --seed N         play anew instead of showing the newest replay; what the episodes grow from
+  --no_animation   write the page only
+  --device NAME    where the network runs [as configured]
+
+A match of skirmish becomes a page that any browser plays, without a network and without other files: pause, scrub,
+speed, the state of every unit; and an animation (.gif). Other environments are filmed where they draw themselves."""
 
 _TRAIN_HEAD = """\
 twostep train ENV_OR_YAML [--option value ...]

@@ -28,8 +28,33 @@ class EvaluationRequest:
     device: str | None = None
 
 
+@dataclass(frozen=True)
+class PlayRequest:
+    """What `twostep play` was asked for; None means as the run was configured, or beside what was given."""
+
+    what: str = EvaluationRequest.run
+    out: str | None = None
+    episodes: int | None = None
+    seed: int | None = None
+    animation: bool = True
+    device: str | None = None
+
+
 def parse_train(words: list[str]) -> tuple[str, dict[str, Any]]:
     """Return the environment or YAML file, and the changed settings by dotted name."""
+    tasks, changes = _parse_settings(words)
+    if not tasks or not tasks[0]:
+        raise UsageError("train needs an environment or a YAML file, such as 'twostep train CartPole-v1'.")
+    return tasks[0], changes
+
+
+def parse_resume(words: list[str]) -> tuple[str, dict[str, Any]]:
+    """Return the run's folder, or that of the newest run, and the changed settings by dotted name."""
+    runs, changes = _parse_settings(words)
+    return (runs[0] if runs else EvaluationRequest.run), changes
+
+
+def _parse_settings(words: list[str]) -> tuple[list[str], dict[str, Any]]:
     tasks: list[str] = []
     changes: dict[str, Any] = {}
     remaining = iter(_Words(words))
@@ -43,42 +68,53 @@ def parse_train(words: list[str]) -> tuple[str, dict[str, Any]]:
         if name in changes:
             raise UsageError(f"--{name} is given twice, with {show(changes[name])} and {show(value)}: keep one.")
         changes[name] = value
-    if not tasks or not tasks[0]:
-        raise UsageError("train needs an environment or a YAML file, such as 'twostep train CartPole-v1'.")
     if wrong := [task for task in tasks if task.startswith("-")]:
         raise UsageError(f"{show(wrong[0])} is no option: options begin with two hyphens, such as --lr 1e-3.")
     if len(tasks) > 1:
         raise UsageError(f"{show(tasks[1])} is one word too many after {show(tasks[0])}: options begin with --.")
-    return tasks[0], changes
+    return tasks, changes
 
 
 def parse_eval(words: list[str]) -> EvaluationRequest:
     """Read what to evaluate, and how."""
-    runs: list[str] = []
-    asked: dict[str, Any] = {}
     kinds: dict[str, Any] = {"episodes": int, "sample": bool, "seed": int, "device": str}
+    runs, asked = _parse_request(words, "eval", kinds)
+    return EvaluationRequest(**{"run": runs[0]} if runs else {}, **asked)
+
+
+def parse_play(words: list[str]) -> PlayRequest:
+    """Read what to show, and how."""
+    kinds: dict[str, Any] = {"out": str, "episodes": int, "seed": int, "animation": bool, "device": str}
+    shown, asked = _parse_request(words, "play", kinds)
+    return PlayRequest(**{"what": shown[0]} if shown else {}, **asked)
+
+
+def _parse_request(words: list[str], command: str, kinds: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:
+    """Return the words that are no options, at most one, and the options; `--no_NAME` switches off."""
+    others: list[str] = []
+    asked: dict[str, Any] = {}
     remaining = iter(_Words(words))
     for word in remaining:
         if not word.startswith("--"):
-            runs.append(word)
+            others.append(word)
             continue
         option, given = _split(word)
+        if given is None and kinds.get(option.removeprefix("no_")) is bool and option not in kinds:
+            option, given = option.removeprefix("no_"), "false"
         if option not in kinds:
             near = suggest(option, list(kinds)).replace("'", "--", 1).replace("'", "")
-            raise UsageError(f"--{option} is no option of eval.{near} Options: --{', --'.join(kinds)}.")
+            raise UsageError(f"--{option} is no option of {command}.{near} Options: --{', --'.join(kinds)}.")
         if option in asked:
             raise UsageError(f"--{option} is given twice: keep one.")
         text = _value(option, given, remaining, flag=kinds[option] is bool)
         asked[option] = convert(f"--{option}", text, kinds[option], default="20")
         if kinds[option] is int and asked[option] < (option == "episodes"):
             raise UsageError(f"--{option}={asked[option]} must be {int(option == 'episodes')} or more: 20 is usual.")
-    if len(runs) > 1:
-        raise UsageError(f"{show(runs[1])} is one word too many after {show(runs[0])}: give one run.")
-    if wrong := [run for run in runs if run.startswith("-")]:
+    if len(others) > 1:
+        raise UsageError(f"{show(others[1])} is one word too many after {show(others[0])}: give one run.")
+    if wrong := [word for word in others if word.startswith("-")]:
         raise UsageError(f"{show(wrong[0])} is no option: options begin with two hyphens, such as --episodes 10.")
-    if runs:
-        asked["run"] = runs[0]
-    return EvaluationRequest(**asked)
+    return others, asked
 
 
 class _Words:

@@ -10,24 +10,29 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from twostep.cli.runs import CHECKPOINT, CSV_FILE, CURVE_FILE, METRICS_FILE, make_run_folder
+from twostep.cli.evaluations import BEST, REPLAYS, Evaluations
+from twostep.cli.every import Every
+from twostep.cli.runs import CHECKPOINT, CONFIG_FILE, CSV_FILE, CURVE_FILE, METRICS_FILE, find_run, make_run_folder
 from twostep.config import TrainingConfig, shipped_config
 from twostep.config.values import show
 from twostep.errors import ConfigError, TwostepError
 from twostep.protocols import RowEnv, Sink
 from twostep.stats.console import Progress, duration, number
 from twostep.stats.plots import plot_learning_curve
-from twostep.stats.sinks import CsvSink, JsonLinesSink, TensorBoardSink
+from twostep.stats.sinks import CsvSink, JsonLinesSink, TensorBoardSink, WandbSink
 
 if TYPE_CHECKING:
+    from twostep.collect.league import League
     from twostep.trainer import PPOTrainer
 
 _LOG = logging.getLogger("twostep.cli")
 
 EPISODES_TO_BE_SOLVED = 100
 INTERRUPTED, TERMINATED = 130, 143
+LEAGUE, OWN_TEAM = "league", "blue_*"
+"""By what name checkpoints hold past selves, and who learns in self-play unless `env.agent_ids` says it."""
 
 
 def load_config(task: str, changes: dict[str, Any]) -> TrainingConfig:
@@ -42,12 +47,17 @@ def load_config(task: str, changes: dict[str, Any]) -> TrainingConfig:
     return shipped_config(task, changes) or TrainingConfig.from_dict({"env": {"id": task}}, changes)
 
 
-def run_training(config: TrainingConfig) -> int:
-    """Train, save and report; return the exit code."""
+def run_training(config: TrainingConfig, going_on: Path | None = None) -> int:
+    """Train, save and report, in a new folder or in that of a run that goes on; return the exit code."""
     started = time.monotonic()
     env, trainer = build(config)
     try:
-        folder = make_run_folder(config, "Every setting of this run, which 'twostep train' with this file repeats.")
+        if going_on is None:
+            folder = make_run_folder(config, "Every setting of this run, which 'twostep train' with this file repeats.")
+        else:
+            folder = going_on
+            trainer.load_checkpoint(folder / CHECKPOINT)
+            config.save_yaml(folder / CONFIG_FILE, "Every setting of this run, as it went on last.")
         run = _Run(config, trainer, folder)
         with _sigterm_as_interrupt() as signals, run.progress:
             failure = run.train()
@@ -61,17 +71,24 @@ def run_training(config: TrainingConfig) -> int:
     return 0
 
 
+def resume_training(where: str, changes: dict[str, Any]) -> int:
+    """Go on with a run from its checkpoint, with its settings or changed ones; return the exit code."""
+    folder = find_run(where)
+    fixed = next((name for name in changes if name.startswith("agent.") or name == "env.id"), None)
+    if fixed is not None:
+        raise ConfigError(f"{fixed} cannot change in the middle of a run: leave it out, or begin with 'twostep train'.")
+    config = TrainingConfig.from_yaml(folder / CONFIG_FILE, changes)
+    if not (folder / CHECKPOINT).is_dir():
+        raise ConfigError(f"{folder} has no {CHECKPOINT}: it was stopped before one was saved. Train again.")
+    return run_training(config, folder)
+
+
 def build(config: TrainingConfig, num_envs: int | None = None) -> tuple[RowEnv, PPOTrainer]:
     """Make the environments, and then, with torch, the agent and its trainer."""
-    from twostep.vector import make_env
+    from twostep.cli.environments import make_configured
 
-    env = make_env(
-        config.env.id,
-        num_envs or config.env.num_envs,
-        config.seed,
-        vectorization=config.env.vectorization,
-        **config.env.kwargs,
-    )
+    plays_itself = config.self_play.snapshot_every > 0
+    env = make_configured(config, num_envs, agent_ids=("*",) if plays_itself else None)
     from twostep.policies.actor_critic import make_policy
     from twostep.runtime import limit_threads
     from twostep.trainer import PPOTrainer
@@ -80,7 +97,17 @@ def build(config: TrainingConfig, num_envs: int | None = None) -> tuple[RowEnv, 
         policy = make_policy(env, config.agent, seed=config.seed)
         device = _device(config.device)
         limit_threads(policy)
-        return env, PPOTrainer(policy, env, config.ppo, device=device, seed=config.seed)
+        if not plays_itself:
+            return env, PPOTrainer(policy, env, config.ppo, device=device, seed=config.seed)
+        from twostep.collect.league import League
+        from twostep.collect.selfplay import SelfPlay
+
+        settings = config.self_play
+        league = League(policy, settings.league_size, heuristic_share=settings.heuristic_share)
+        arena = SelfPlay(env, league, config.env.agent_ids or OWN_TEAM, seed=config.seed)
+        trainer = PPOTrainer(policy, arena, config.ppo, device=device, seed=config.seed)
+        trainer.companions[LEAGUE] = league
+        return arena, trainer
     except BaseException:
         env.close()
         raise
@@ -109,10 +136,13 @@ class _Run:
             self.progress = Progress(
                 f"{config.env.id} · seed {config.seed} · {trainer.device}",
                 config.trainer.total_timesteps,
+                first_step=trainer.total_timesteps,
                 action_space=trainer.env.action_space,
                 solved_at=config.trainer.solved_at,
             )
-        self._checkpoints = 0
+        self.evaluations = Evaluations(config, folder, trainer.total_timesteps)
+        intervals = (config.trainer.eval_every, config.self_play.snapshot_every, config.trainer.checkpoint_every)
+        self._evaluating, self._copying, self._saving = (Every(steps, trainer.total_timesteps) for steps in intervals)
         self._could_not_save = False
 
     def train(self) -> TwostepError | None:
@@ -128,6 +158,8 @@ class _Run:
             self.trainer.save_checkpoint(self.folder / CHECKPOINT)
         except TwostepError as error:
             return error
+        finally:
+            self.evaluations.close()
         return None
 
     def report(self, seconds: float, failure: TwostepError | None) -> None:
@@ -139,6 +171,10 @@ class _Run:
         print(f"  {self.folder}")
         if (self.folder / CHECKPOINT).is_dir():
             print(f"    {CHECKPOINT:20} the agent, and all that is needed to go on")
+        if (self.folder / BEST).is_dir():
+            print(f"    {BEST:20} the agent that did best in evaluation: {self.evaluations.words()}")
+        if (self.folder / REPLAYS).is_dir():
+            print(f"    {REPLAYS:20} a match of every evaluation: twostep play {self.folder}")
         if drawn:
             print(f"    {CURVE_FILE:20} the run as a picture")
         print(f"    {METRICS_FILE:20} a row per update; config.yaml: every setting")
@@ -166,28 +202,38 @@ class _Run:
     def _after_update(self, trainer: PPOTrainer, metrics: dict[str, float]) -> bool:
         settings = self.config.trainer
         self.progress.log(metrics, trainer.total_timesteps)
-        if settings.checkpoint_every and trainer.total_timesteps // settings.checkpoint_every > self._checkpoints:
-            self._checkpoints = trainer.total_timesteps // settings.checkpoint_every
-            self._save_on_the_way()
+        step = trainer.total_timesteps
+        if self._evaluating.due(step):
+            if self.evaluations.run(trainer):
+                self._save_on_the_way(BEST)
+            self.progress.note(self.evaluations.words())
+        if self._copying.due(step):
+            cast("League", trainer.companions[LEAGUE]).add(name=f"step_{step}")
+        if self._saving.due(step):
+            self._save_on_the_way(CHECKPOINT)
         enough = metrics["episodes"] >= EPISODES_TO_BE_SOLVED
         self.solved = settings.solved_at is not None and enough and metrics["mean_reward"] >= settings.solved_at
         return not self.solved
 
-    def _save_on_the_way(self) -> None:
+    def _save_on_the_way(self, name: str) -> None:
         """Save, or say once why not: training goes on, and what was saved before is intact."""
         try:
-            self.trainer.save_checkpoint(self.folder / CHECKPOINT)
+            self.trainer.save_checkpoint(self.folder / name)
         except TwostepError as error:
             if not self._could_not_save:
                 _LOG.warning("training goes on without this checkpoint: %s", error)
             self._could_not_save = True
 
     def _sinks(self) -> list[Sink]:
-        sinks: list[Sink] = [JsonLinesSink(self.folder / METRICS_FILE)]
+        sinks: list[Sink] = [JsonLinesSink(self.folder / METRICS_FILE, resume_step=self.trainer.total_timesteps)]
         if self.config.logging.csv:
             sinks.append(CsvSink(self.folder / CSV_FILE))
         if self.config.logging.tensorboard and find_spec("tensorboard") is not None:
             sinks.append(TensorBoardSink(self.folder))
+        logging_to = self.config.logging
+        if logging_to.wandb != "off":
+            about = {"project": logging_to.wandb_project, "name": self.folder.name, "mode": logging_to.wandb}
+            sinks.append(WandbSink(self.folder, config=self.config.to_dict(), **about))
         return sinks
 
     def _draw(self) -> bool:
@@ -211,6 +257,9 @@ class _Silence:
 
     def log(self, metrics: dict[str, float], step: int) -> None:
         """Take in one update."""
+
+    def note(self, words: str) -> None:
+        """Take in a remark."""
 
 
 @contextmanager

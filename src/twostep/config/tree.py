@@ -24,7 +24,7 @@ from twostep.policies.settings import AgentConfig
 
 _MOST_ENVS = 65_536
 _SEEDS = 2**32
-_NOT_KWARGS = ("spec", "num_envs", "seed", "vectorization", "wrappers")
+_NOT_KWARGS = ("spec", "num_envs", "seed", "vectorization", "wrappers", "num_workers", "agent_ids", "opponent")
 """What making environments takes itself."""
 
 
@@ -36,6 +36,10 @@ class EnvironmentConfig:
     """A Gymnasium id such as `CartPole-v1`, `envpool:Pong-v5`, or `module:function` that makes an environment."""
     num_envs: int = 8
     """Environments stepped together."""
+    num_workers: int = 0
+    """Processes that step them, each its share; 0 steps them in this process, which is right for quick environments."""
+    agent_ids: tuple[str, ...] = ()
+    """Whom of many agents the policy controls, by ids or patterns such as `blue_*`; none: as the environment says."""
     kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
     """What the environment itself takes: `--env.kwargs.render_mode human`."""
     vectorization: Literal["serial", "sync", "async", "vector_entry_point"] = "serial"
@@ -44,6 +48,8 @@ class EnvironmentConfig:
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
         _require(self, "num_envs", 1 <= self.num_envs <= _MOST_ENVS, f"from 1 to {_MOST_ENVS}", "8 is a good start")
+        rule = f"from 0 to num_envs={self.num_envs}"
+        _require(self, "num_workers", 0 <= self.num_workers <= self.num_envs, rule, "0 steps them in this process")
         for name in _NOT_KWARGS:
             if name in self.kwargs:
                 rule = "must be set without kwargs: it is not the environment's own"
@@ -62,6 +68,8 @@ class TrainerConfig:
     """Steps between checkpoints on the way; 0 saves at the end only."""
     solved_at: float | None = None
     """Stop when the mean return of the last 100 episodes reaches this; none trains to the end."""
+    eval_every: int = 0
+    """Steps between evaluations on the way, which keep the best agent; 0 evaluates never."""
     eval_episodes: int = 20
     """Episodes of an evaluation."""
 
@@ -70,6 +78,25 @@ class TrainerConfig:
         for name in ("total_timesteps", "log_interval", "eval_episodes"):
             _require(self, name, getattr(self, name) >= 1, "1 or more", "see its documentation")
         _require(self, "checkpoint_every", self.checkpoint_every >= 0, "0 or more", "0 saves at the end only")
+        _require(self, "eval_every", self.eval_every >= 0, "0 or more", "0 evaluates never")
+
+
+@dataclass(kw_only=True)
+class SelfPlayConfig:
+    """Playing against frozen past selves, where an environment has a side that the policy does not control."""
+
+    snapshot_every: int = 0
+    """Steps between copies of the policy that join the league; 0 leaves the other side to the environment's player."""
+    league_size: int = 8
+    """Copies that are kept."""
+    heuristic_share: float = 0.25
+    """Part of the episodes that are played against the environment's own player, so that it is not forgotten."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work."""
+        _require(self, "snapshot_every", self.snapshot_every >= 0, "0 or more", "0 switches self-play off")
+        _require(self, "league_size", self.league_size >= 1, "1 or more", "8 is a good start")
+        _require(self, "heuristic_share", 0 <= self.heuristic_share <= 1, "between 0 and 1", "0.25 is a good start")
 
 
 @dataclass(kw_only=True)
@@ -80,6 +107,10 @@ class LoggingConfig:
     """The folder in which every run gets a folder of its own."""
     tensorboard: bool = True
     """Whether to write TensorBoard events, where TensorBoard is installed."""
+    wandb: Literal["off", "offline", "online"] = "off"
+    """Whether to report to Weights & Biases; offline keeps it in the run's folder for a later `wandb sync`."""
+    wandb_project: str = "twostep"
+    """Where in Weights & Biases the run is found."""
     csv: bool = False
     """Whether to write `metrics.csv` beside `metrics.jsonl`."""
     progress: bool = True
@@ -109,6 +140,8 @@ class TrainingConfig:
     """How experience is gathered and learned from."""
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     """How long to train, and what to do on the way."""
+    self_play: SelfPlayConfig = field(default_factory=SelfPlayConfig)
+    """Playing against frozen past selves."""
     logging: LoggingConfig = field(default_factory=LoggingConfig)
     """What is written and shown."""
 
@@ -117,7 +150,7 @@ class TrainingConfig:
         _require(self, "seed", 0 <= self.seed < _SEEDS, f"from 0 to {_SEEDS - 1}", "0 is a good start")
         known = re.fullmatch(r"auto|cpu|mps|(cuda|xpu)(:\d{1,3})?", self.device) is not None
         _require(self, "device", known, "auto, cpu, cuda, cuda:N or mps", "auto finds a GPU by itself")
-        for name in ("env", "agent", "ppo", "trainer", "logging"):
+        for name in _PARTS:
             part, wanted = getattr(self, name), _PARTS[name]
             _require(self, name, isinstance(part, wanted), wanted.__name__, "dicts go through TrainingConfig.from_dict")
 
@@ -137,7 +170,9 @@ class TrainingConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return nested plain containers that share nothing with this config and give it back by `from_dict`."""
-        return {name: _listed(part) if name != "env" else part for name, part in asdict(deepcopy(self)).items()}
+        data = {name: _listed(part) if name != "env" else part for name, part in asdict(deepcopy(self)).items()}
+        data["env"]["agent_ids"] = list(self.env.agent_ids)
+        return data
 
     def save_yaml(self, path: str | os.PathLike[str], heading: str = "") -> None:
         """Write every setting, defaults included; `heading` goes on top, each line a comment."""
@@ -149,6 +184,7 @@ _PARTS: dict[str, type] = {
     "agent": AgentConfig,
     "ppo": PPOConfig,
     "trainer": TrainerConfig,
+    "self_play": SelfPlayConfig,
     "logging": LoggingConfig,
 }
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from twostep.errors import ConfigError
-from twostep.evaluation.playing import Player, to_numpy
+from twostep.policies.playing import Player, to_numpy
 from twostep.protocols import RowEnv, Step
 
 
@@ -93,7 +93,7 @@ def evaluate(
     if episodes < 1:
         raise ConfigError(f"episodes={episodes} must be 1 or more: nothing else can be measured.")
     tally = _Tally(episodes, env.num_rows)
-    with Player(policy, env, None if deterministic else seed, device=device) as player:
+    with Player(policy, env.action_space, env.num_rows, None if deterministic else seed, device=device) as player:
         step = env.reset(seed)
         while not tally.complete:
             step = env.step(player.act(step))

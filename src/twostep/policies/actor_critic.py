@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from torch import Tensor, nn
 
 from twostep.errors import PolicyError
@@ -109,6 +110,10 @@ class ActorCritic(nn.Module):
         """Return the memory of rows that have seen nothing; `()` without memory."""
         return () if self.memory is None else self.memory.initial_state(batch)
 
+    def init_state(self, batch: int, device: torch.device | str | None = None) -> Tree:
+        """Return `initial_state`, on a device of one's choice."""
+        return tree_map(lambda leaf: leaf.to(device), self.initial_state(batch))
+
     def to_env(self, actions: Tree) -> Tree:
         """Turn sampled actions into what the environment takes."""
         return self.action_head.to_env(actions)
@@ -148,6 +153,14 @@ def is_shared(config: AgentConfig, observation_space: Any) -> bool:
 def recordable(policy: Any, device: torch.device) -> bool:
     """Tell whether a policy's operations are known, and small enough for the time between them to matter."""
     return type(policy) is ActorCritic and device.type == "cpu" and not policy.convolutional
+
+
+def ActorCriticLSTM(obs_dim: int, action_dim: int, hidden_size: int = 128) -> ActorCritic:  # noqa: N802 - made like a class
+    """Build the policy for so many observed numbers and actions between -1 and 1, without an environment to ask."""
+    observation_space = spaces.Box(-np.inf, np.inf, (obs_dim,), np.float32)
+    action_space = spaces.Box(-1.0, 1.0, (action_dim,), np.float32)
+    config = AgentConfig(memory="lstm", memory_size=hidden_size, hidden_size=hidden_size, action_dist="squashed")
+    return ActorCritic(observation_space, action_space, config)
 
 
 def make_policy(env: Any, agent_config: AgentConfig | None = None, seed: int | None = None) -> ActorCritic:

@@ -38,6 +38,8 @@ def find_events(replay: Mapping[str, Any]) -> list[Event]:
 def describe_outcome(replay: Mapping[str, Any]) -> str:
     """Say who won and why: `blue wins by holding the zone`."""
     winner, reason = replay["outcome"]["winner"], replay["outcome"]["reason"]
+    if reason == "running":
+        return "not decided yet"
     how = _REASONS.get(reason, f"by {reason}")
     return f"a draw {how}" if winner not in TEAMS else f"{winner} wins {how}"
 

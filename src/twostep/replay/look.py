@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-SHAPES: dict[str, tuple[tuple[float, float], ...]] = {
-    "scout": ((1.45, 0), (-1.0, 0.8), (-0.45, 0), (-1.0, -0.8)),
-    "light": ((1.3, 0), (-0.85, 1.0), (-0.85, -1.0)),
-    "medium": ((1.25, 0), (0.45, 0.9), (-0.95, 0.9), (-0.95, -0.9), (0.45, -0.9)),
-    "heavy": (
-        *((1.35, 0.35), (1.35, 0.7), (0.7, 0.75), (0.6, 1.05), (-0.7, 1.05), (-1.05, 0.7)),
-        *(
-            (-1.05, -0.7),
-            (-0.7, -1.05),
-            (0.6, -1.05),
-            (0.7, -0.75),
-            (1.35, -0.7),
-            (1.35, -0.35),
-            (0.7, -0.3),
-            (0.7, 0.3),
-        ),
-    ),
-    "other": ((1.2, 0), (0.6, 0.85), (-0.6, 0.85), (-1.0, 0), (-0.6, -0.85), (0.6, -0.85)),
+Points = tuple[tuple[float, float], ...]
+
+
+def _with_mirror_image(half: Points) -> Points:
+    """Close an outline that is given on one side of the nose only."""
+    return (*half, *((x, -y) for x, y in reversed(half) if y))
+
+
+_SIDE_OF_THE_HEAVY = ((0.7, 0.3), (1.35, 0.35), (1.35, 0.7), (0.7, 0.75), (0.6, 1.05), (-0.7, 1.05), (-1.05, 0.7))
+
+SHAPES: dict[str, Points] = {
+    "scout": _with_mirror_image(((1.6, 0), (-1.1, 0.95), (-0.6, 0))),
+    "light": _with_mirror_image(((1.3, 0), (-0.85, 1.0))),
+    "medium": _with_mirror_image(((1.25, 0), (0.45, 0.9), (-0.95, 0.9))),
+    "heavy": _with_mirror_image(_SIDE_OF_THE_HEAVY),
+    "other": _with_mirror_image(((1.2, 0), (0.6, 0.85), (-0.6, 0.85), (-1.0, 0))),
 }
 """Outlines by class, nose to the right, in radii: a dart, a triangle, a house on its side, a box with two barrels."""
 
@@ -42,6 +40,7 @@ DARK = {
     "low": "#f0605a",
     "wreck": "#5b6675",
     "mark": "#ffffff",
+    "shade": "#000000a0",
 }
 
 LIGHT = {
@@ -63,4 +62,5 @@ LIGHT = {
     "low": "#cf2f2f",
     "wreck": "#a3adb9",
     "mark": "#ffffff",
+    "shade": "#3d4a5c48",
 }

@@ -34,9 +34,9 @@ def pack(columns: Mapping[str, Column]) -> dict[str, Any]:
     for name, column in columns.items():
         begin = len(data)
         steps = np.rint(np.asarray(column.values, dtype=np.float64) / column.resolution).astype(np.int64)
-        for series in steps.reshape(len(steps), -1).T:
-            data += _changes(series)
         width = int(np.prod(steps.shape[1:], dtype=np.int64))
+        for series in steps.reshape(len(steps), width).T:
+            data += _changes(series)
         places[name] = {"resolution": column.resolution, "series": width, "begin": begin, "end": len(data)}
     return {"columns": places, "bytes": base64.b64encode(bytes(data)).decode("ascii")}
 

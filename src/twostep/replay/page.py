@@ -6,6 +6,7 @@ import html
 import json
 import math
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.resources import files
@@ -14,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from twostep.errors import ConfigError
 from twostep.replay.events import describe, describe_outcome, find_events
+from twostep.replay.files import writing
 from twostep.replay.look import DARK, LIGHT, SHAPES
 from twostep.replay.packing import Column, pack
 
@@ -41,14 +42,11 @@ def write_page(replay: Mapping[str, Any], path: str | os.PathLike[str], title: s
         "match": _json(describe_match(replay)),
         "script": "\n".join(_web(name) for name in SCRIPTS),
     }
-    text = _web("page.html")
-    for name, part in parts.items():
-        text = text.replace(f"{{{{{name}}}}}", part)
+    # All at once: what stands in a title or a name is not looked through for further places to fill.
+    text = re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], _web("page.html"))
     target = Path(path)
-    try:
-        target.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{target} cannot be written: {error.strerror}. Choose another place.") from error
+    with writing(target) as part:
+        part.write_text(text, encoding="utf-8")
     return target
 
 
@@ -83,10 +81,10 @@ def _columns(replay: Mapping[str, Any]) -> dict[str, Column]:
         "heading": Column(np.unwrap(np.asarray(frames["heading"], dtype=np.float64), axis=0), math.tau / 512),
         "hp": Column(frames["hp"], max(unit["max_hp"] for unit in units) / _LEVELS),
         "heat": Column(frames["heat"], max(unit["max_heat"] for unit in units) / _LEVELS),
-        "cooldown": Column(frames["cooldown"], _step(frames["cooldown"])),
+        "cooldown": Column(frames["cooldown"], _step(frames["cooldown"], _LEVELS)),
         "alive": Column(frames["alive"], 1.0),
         "overheated": Column(frames["overheated"], 1.0),
-        "earned": Column(earned, _step(earned) / 10),
+        "earned": Column(earned, _step(earned, 10 * _LEVELS)),
         "zoneScore": Column(frames["zone_score"], 1 / _LEVELS),
         "zoneOwner": Column(np.asarray(frames["zone_owner"])[:, None], 1.0),
     }
@@ -99,8 +97,8 @@ def _shots(replay: Mapping[str, Any]) -> dict[str, Column]:
     return whole | {"damage": Column(shots[:, [4]], 0.1)}
 
 
-def _step(values: Any) -> float:
-    return float(np.abs(values).max(initial=0.0)) / _LEVELS or 1.0
+def _step(values: Any, levels: int) -> float:
+    return float(np.abs(values).max(initial=0.0)) / levels or 1.0
 
 
 def _properties(colors: Mapping[str, str]) -> str:
@@ -113,4 +111,4 @@ def _json(value: Any) -> str:
 
 
 def _web(name: str) -> str:
-    return files("twostep.replay").joinpath("web", name).read_text(encoding="utf-8")
+    return (files("twostep.replay") / "web" / name).read_text(encoding="utf-8")

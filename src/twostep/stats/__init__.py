@@ -2,6 +2,6 @@
 
 from twostep.stats.logger import StatsLogger
 from twostep.stats.plots import plot_learning_curve
-from twostep.stats.sinks import CsvSink, JsonLinesSink, TensorBoardSink
+from twostep.stats.sinks import CsvSink, JsonLinesSink, TensorBoardSink, WandbSink
 
-__all__ = ["CsvSink", "JsonLinesSink", "StatsLogger", "TensorBoardSink", "plot_learning_curve"]
+__all__ = ["CsvSink", "JsonLinesSink", "StatsLogger", "TensorBoardSink", "WandbSink", "plot_learning_curve"]

@@ -38,6 +38,7 @@ class Progress:
         self.action_space, self.first_step = action_space, first_step
         self.stream = stream or sys.stdout
         self.history: list[float] = []
+        self.remark = ""
         self._entropy_range: tuple[float, float] | None = None
         self._metrics: dict[str, float] = {}
         self._steps = first_step
@@ -66,6 +67,10 @@ class Progress:
         if now - self._shown >= pause:
             self._show(now)
 
+    def note(self, words: str) -> None:
+        """Show a remark from now on, such as how the last evaluation went."""
+        self.remark = words
+
     def close(self) -> None:
         """Show the last state and give the terminal back; harmless when called twice."""
         if self._live is not None:
@@ -78,6 +83,8 @@ class Progress:
         parts = [f"{self._steps:,} / {self.total_timesteps:,} steps ({self._share():.0%})"]
         if self.history:
             parts.append(f"return {number(self.history[-1])}")
+        if self.remark:
+            parts.append(self.remark)
         parts.append(f"{self._speed():,.0f} steps/s")
         parts.append(f"{duration(self._seconds_left())} left")
         parts += [f"{advice.topic} {advice.words}" for advice in self.advice() if advice.state != "good"]
@@ -109,7 +116,8 @@ class Progress:
             measure = f"{advice.measure} · {advice.hint}" if advice.hint else advice.measure
             cells = (("●", color), (advice.topic, ""), (advice.words, color), (measure, "dim"))
             rows.add_row(*(Text(words, style=style, no_wrap=True) for words, style in cells))
-        return Group(Text(self.title, style="bold"), bar, Text(self._return(), no_wrap=True), rows)
+        remark = [Text(self.remark, no_wrap=True)] if self.remark else []
+        return Group(Text(self.title, style="bold"), bar, Text(self._return(), no_wrap=True), *remark, rows)
 
     def _return(self) -> str:
         if not self.history:

@@ -1,4 +1,4 @@
-"""Where rows of metrics go: JSON lines (the truth about a run), CSV, TensorBoard."""
+"""Where rows of metrics go: JSON lines (the truth about a run), CSV, TensorBoard, Weights & Biases."""
 
 from __future__ import annotations
 
@@ -108,6 +108,47 @@ class TensorBoardSink:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+
+
+class WandbSink:
+    """Metrics for Weights & Biases, each under `prefix`; offline they stay in `folder` for a later `wandb sync`.
+
+    The run begins with the first row. Where wandb is missing or cannot begin, the first row raises.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        project: str = "twostep",
+        name: str | None = None,
+        mode: str = "offline",
+        config: dict[str, Any] | None = None,
+        prefix: str = "train/",
+    ) -> None:
+        self.folder, self.prefix = Path(folder), prefix
+        self._begin = {"project": project, "name": name, "mode": mode, "config": config or {}}
+        self._run: Any = None
+
+    def log(self, metrics: dict[str, float], step: int) -> None:
+        """Send every finite metric."""
+        if self._run is None:
+            self._run = _wandb().init(dir=str(self.folder), **self._begin)
+        named = {f"{self.prefix}{name}": value for name, value in metrics.items() if finite(value) is not None}
+        self._run.log(named, step=step)
+
+    def close(self) -> None:
+        """Send what is left; harmless when called twice."""
+        if self._run is not None:
+            self._run.finish()
+            self._run = None
+
+
+def _wandb() -> Any:
+    try:
+        return importlib.import_module("wandb")
+    except ImportError as error:
+        raise ConfigError("Weights & Biases needs the package wandb: pip install wandb, or go without.") from error
 
 
 def finite(value: Any) -> float | int | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
+import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
@@ -27,10 +28,24 @@ OpponentMaker = Callable[[], Opponent]
 
 
 def is_parallel_env(obj: Any) -> bool:
-    """Whether `obj` is an environment of many agents that act at once, after PettingZoo's parallel interface."""
-    if isinstance(obj, type) or not hasattr(obj, "possible_agents"):
+    """Whether `obj` is an environment of many agents that act at once, or is meant to be one."""
+    if isinstance(obj, (type, gym.Env)) or hasattr(obj, "num_rows") or _takes_turns(obj):
         return False
-    return all(callable(getattr(obj, name, None)) for name in ("reset", "step", "observation_space", "action_space"))
+    return hasattr(obj, "possible_agents") or any(base.__module__.startswith("pettingzoo.") for base in type(obj).mro())
+
+
+def _takes_turns(obj: Any) -> bool:
+    return not isinstance(obj, type) and hasattr(obj, "agent_iter") and hasattr(obj, "last")
+
+
+def refuse_turns(env: Any) -> None:
+    """Refuse PettingZoo's AEC environments."""
+    if _takes_turns(env):
+        raise EnvError(
+            f"{type(getattr(env, 'unwrapped', env)).__name__} is an AEC environment, whose agents act one after the "
+            f"other, but agents must act at once. Use its parallel_env instead of env, or convert it with "
+            f"pettingzoo.utils.aec_to_parallel(env)."
+        )
 
 
 def chosen_agents(possible: Sequence[AgentId], agent_ids: AgentId | Sequence[AgentId] | None) -> tuple[AgentId, ...]:
@@ -108,14 +123,19 @@ def made_opponents(envs: Sequence[Any], others: Sequence[AgentId], make: Opponen
 
 
 def _own_maker(env: Any, others: Sequence[AgentId]) -> OpponentMaker:
-    for source in (env, getattr(env, "unwrapped", env)):
-        if callable(getattr(source, "make_opponent", None)):
-            return source.make_opponent
+    maker: OpponentMaker | None = own_attribute(env, "make_opponent")
+    if maker is not None:
+        return maker
     raise EnvError(
         f"Nobody plays {_names(others)}: agent_ids does not cover them, and {type(env).__name__} has no "
         f"make_opponent(). Pass opponent=, a function that makes an object with act(env, agent_id), or let agent_ids "
         f"cover all agents."
     )
+
+
+def own_attribute(env: Any, name: str) -> Any:
+    """Return an attribute of an environment or of what its wrappers hide; None where neither has it."""
+    return getattr(env, name, None) or getattr(getattr(env, "unwrapped", env), name, None)
 
 
 def neutral_action(space: spaces.Space[Any]) -> Any:

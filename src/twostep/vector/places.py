@@ -10,6 +10,18 @@ from twostep.errors import EnvError
 from twostep.vector.spaces import TreeSlot
 
 _STORING = TreeSlot.__setitem__.__code__.co_filename
+_elsewhere = 0
+
+
+def count_envs_from(first: int) -> None:
+    """Say that environments `0..first-1` live in other processes, so that messages number those here from `first`."""
+    global _elsewhere
+    _elsewhere = first
+
+
+def env_name(index: int) -> str:
+    """Return what messages call the environment at `index` of this process."""
+    return f"env {_elsewhere + index}"
 
 
 def raise_at(place: str, error: Exception) -> NoReturn:

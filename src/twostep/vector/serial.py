@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, MutableSequence, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -14,14 +12,15 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 from twostep.errors import EnvError
 from twostep.protocols import Step
 from twostep.tree import Tree, tree_map
-from twostep.vector.checker import check_env, is_single_env
+from twostep.vector.checker import check_env
 from twostep.vector.masks import mask_reader
+from twostep.vector.places import env_name, raise_at, raised_by_us
+from twostep.vector.sources import close_all, is_single_env, require_distinct
 from twostep.vector.spaces import (
-    TreeSlot,
     action_splitter,
     observation_memory,
     require_supported_space,
-    row_seeds,
+    resets,
     row_slots,
 )
 
@@ -37,11 +36,15 @@ class SerialVectorEnv:
     What `reset` and `step` return is this object's memory, overwritten by the next call; only `final_obs` is fresh.
     """
 
+    rows_per_env = 1
+    agent_ids: tuple[()] = ()
+    possible_agents: tuple[()] = ()
+
     def __init__(self, envs: Sequence[Any], seed: int | None = None, *, check: bool = True) -> None:
         self.envs: list[Any] = []
         try:
             self.envs.extend(source if is_single_env(source) else source() for source in envs)
-            _require_distinct(self.envs)
+            require_distinct(self.envs)
             first = self.envs[0]
             if check:
                 check_env(first)
@@ -50,12 +53,14 @@ class SerialVectorEnv:
             self.envs = [env for env, source in zip(self.envs, envs, strict=False) if env is not source]
             self.close()
             raise
-        self.num_rows = len(self.envs)
+        self.num_envs = self.num_rows = len(self.envs)
         self.observation_space = first.observation_space
         self.action_space = first.action_space
         self._seed = seed
         self.spec_name = type(getattr(first, "unwrapped", first)).__name__
-        self._seeds: list[int] = []
+        self._seeds: list[int | None] = []
+        self.working_on: MutableSequence[int] = [0]
+        """Which environment is being stepped, for whoever wants to know why it takes so long."""
         self._allocate()
         self._split_actions = action_splitter(self.action_space)
         self._bind()
@@ -84,22 +89,25 @@ class SerialVectorEnv:
         self._deadlines = [math.inf] * self.num_rows
         self._next_deadline = math.inf
 
-    def reset(self, seed: int | None = None) -> Step:
-        """Start every row anew; a seed, once given, decides all that follows."""
-        if seed is None and not self._seeds:
-            seed = self._seed if self._seed is not None else int(np.random.SeedSequence().generate_state(1)[0])
-        if seed is not None:
-            self._seeds = row_seeds(seed, self.num_rows)
-        for row in range(self.num_rows):
-            self._begin_episode(row, {} if seed is None else {"seed": self._seeds[row]})
+    def reset(self, seed: int | Sequence[int] | None = None, indices: Sequence[int] | None = None) -> Step:
+        """Start every row anew, or those of `indices`; a seed, or one for each, decides all that follows."""
+        if not self._seeds:
+            if indices is not None:
+                raise EnvError("reset was called with indices before all environments have begun. Call reset() first.")
+            if seed is None:
+                seed = self._seed if self._seed is not None else int(np.random.SeedSequence().generate_state(1)[0])
+            self._seeds = [None] * self.num_rows
+        chosen = resets(seed, self.num_envs, indices)
+        self._clear_flags()
+        self._flags_set = True
+        for row, own_seed in chosen:
+            self._seeds[row] = self._seeds[row] if own_seed is None else own_seed
+            self._begin_episode(row, {} if own_seed is None else {"seed": own_seed})
+            self._episode_starts[row] = True
         self._next_deadline = min(self._deadlines)
         if not self._masks_sought:
             self._read_masks = mask_reader(self.envs, self.action_space, self._obs, self._infos)
             self._masks_sought = True
-        self._terminated.fill(False)
-        self._truncated.fill(False)
-        self._episode_starts.fill(True)
-        self._flags_set = True
         masks = None if self._read_masks is None else self._read_masks("at reset")
         return Step(self._obs, self._episode_starts, action_masks=masks)
 
@@ -116,9 +124,10 @@ class SerialVectorEnv:
         self._clear_flags()
         self._num_steps += 1
         rewards, infos, ended = self._rewards, self._infos, []
-        row, action = 0, None
+        row, action, working_on = 0, None, self.working_on
         try:
             for (row, step, slot), action in zip(self._lanes, row_actions, strict=True):
+                working_on[0] = row
                 obs, rewards[row], terminated, truncated, infos[row] = step(action)
                 slot[...] = obs
                 if terminated or truncated:
@@ -159,6 +168,7 @@ class SerialVectorEnv:
         self._episode_began[row] = self._num_steps
         self._deadlines[row] = self._num_steps + self._limits[row]
         self._next_deadline = min(self._next_deadline, self._deadlines[row])
+        self.working_on[0] = row
         try:
             obs, self._infos[row] = self._resets[row](**seed)
             self._slots[row][...] = obs
@@ -176,44 +186,29 @@ class SerialVectorEnv:
         """Raise an environment's error as it is, with a note that says where in the run it happened."""
         seed = self._seeds[row] if self._seeds else None
         place = (
-            f"env {row} (seed {seed}), episode {self._episodes[row]}, "
+            f"{env_name(row)} (seed {seed}), episode {self._episodes[row]}, "
             f"step {self._num_steps - self._episode_began[row]} of it, in {call}"
         )
-        if _raised_while_storing(error):
+        if raised_by_us(error, (__file__,)):
             raise EnvError(
                 f"{place}: what came back cannot be stored: {error}. Observations must fit {self.observation_space}, "
                 f"rewards must be numbers, and step returns (obs, reward, terminated, truncated, info)."
             ) from error
-        if sys.version_info >= (3, 11):
-            error.add_note(f"This happened in {place}.")
-            raise error
-        raise EnvError(f"{place}: {type(error).__name__}: {error}") from error
+        raise_at(place, error)
 
-    def call(self, name: str, *args: Any) -> list[Any]:
-        """Call the method `name` of every environment, or read the attribute `name`, wherever wrappers hide it."""
-        found = [_attribute(env, name) for env in self.envs]
+    def call(self, name: str, *args: Any, indices: Sequence[int] | None = None) -> list[Any]:
+        """Call the method `name` of every environment, or of those of `indices`, or read the attribute `name`.
+
+        It may be hidden behind wrappers.
+        """
+        envs = self.envs if indices is None else [self.envs[index] for index in indices]
+        found = [_attribute(env, name) for env in envs]
         return [value(*args) if callable(value) else value for value in found]
 
     def close(self) -> None:
         """Close every environment, even where one of them raises."""
         envs, self.envs = self.envs, []
-        with ExitStack() as closing:
-            for env in envs:
-                closing.callback(getattr(env, "close", _nothing))
-
-
-def _require_distinct(envs: list[Any]) -> None:
-    if not envs:
-        raise EnvError("0 environments were given, but a vector needs at least one. Pass a list with one or more.")
-    if len({id(env) for env in envs}) < len(envs):
-        raise EnvError(
-            f"The same environment object is listed more than once among {len(envs)}: rows would share one episode. "
-            f"Pass functions that make a new environment each, such as [lambda: MyEnv() for _ in range({len(envs)})]."
-        )
-
-
-def _nothing() -> None:
-    """Stand in for the `close` of environments that have nothing to close."""
+        close_all(envs)
 
 
 def _require_equal_spaces(envs: list[Any]) -> None:
@@ -224,7 +219,7 @@ def _require_equal_spaces(envs: list[Any]) -> None:
             space, expected = getattr(env, name), getattr(envs[0], name)
             if space != expected:
                 raise EnvError(
-                    f"env {row} has {name} {space}, but env 0 has {expected}: all rows must have the same. "
+                    f"{env_name(row)} has {name} {space}, but {env_name(0)} has {expected}: all must have the same. "
                     f"Make them with the same arguments, or pad them to one space by a wrapper."
                 )
 
@@ -233,14 +228,6 @@ def _attribute(env: Any, name: str) -> Any:
     if hasattr(env, "get_wrapper_attr"):
         return env.get_wrapper_attr(name)
     return getattr(env, name)
-
-
-def _raised_while_storing(error: Exception) -> bool:
-    """Whether the error came from copying what the environment returned, not from the environment."""
-    frame = error.__traceback__
-    while frame is not None and frame.tb_next is not None:
-        frame = frame.tb_next
-    return frame is not None and frame.tb_frame.f_code.co_filename in _OWN_FILES
 
 
 def bare_step(env: Any) -> tuple[Callable[[Any], Any], float]:
@@ -255,6 +242,3 @@ def bare_step(env: Any) -> tuple[Callable[[Any], Any], float]:
     while type(env) in (OrderEnforcing, PassiveEnvChecker):
         env = env.env
     return env.step, limit
-
-
-_OWN_FILES = (__file__, TreeSlot.__setitem__.__code__.co_filename)

@@ -1,7 +1,7 @@
 """What worker processes and their parent both see: one piece of memory without a name.
 
 Nothing of it lies in a file system, so nothing is left behind however the processes end, and the small `/dev/shm` of
-containers does not limit it. Its descriptor travels to the workers through their sockets.
+containers does not limit it. Workers are started with its descriptor, before anybody knows how large it will be.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _FLAGS = ("terminated", "truncated", "valid", "episode_starts", "final")
 class SharedRows:
     """The numbers of one step for a number of rows, as numpy views: `obs`, `actions`, `rewards`, flags, masks.
 
-    `final` says which rows of `final_obs` hold an episode's last observation.
+    `final` says which rows of `final_obs` hold an episode's last observation. The first number of a worker's part of
+    `working_on` says which of its environments it is stepping: known also when it never answers.
     """
 
     def __init__(self, columns: dict[str, Tree]) -> None:
@@ -35,6 +36,7 @@ class SharedRows:
         self.actions: Tree = columns["actions"]
         self.masks: Tree = columns["masks"]
         self.rewards: np.ndarray[Any, Any] = columns["rewards"]
+        self.working_on: np.ndarray[Any, Any] = columns["working_on"]
         flags: list[np.ndarray[Any, Any]] = [columns[name] for name in _FLAGS]
         self.terminated, self.truncated, self.valid, self.episode_starts, self.final = flags
 
@@ -72,6 +74,7 @@ def _one_row(observation_space: Any, action_space: Any) -> dict[str, Tree]:
         "actions": observation_memory(action_space, 1),
         "masks": mask_memory(action_space, 1),
         "rewards": np.zeros(1, dtype=np.float32),
+        "working_on": np.zeros(1, dtype=np.int32),
     }
     return columns | {name: np.zeros(1, dtype=np.bool_) for name in _FLAGS}
 
@@ -80,15 +83,12 @@ def _aligned(size: int) -> int:
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
-def nameless_file(size: int) -> int:
-    """Return the descriptor of `size` bytes of zeros that vanish with their last user."""
+def nameless_file() -> int:
+    """Return the descriptor of an empty file in memory that vanishes with its last user."""
     if hasattr(os, "memfd_create"):
-        descriptor = os.memfd_create("twostep")
-    else:
-        with tempfile.TemporaryFile() as file:
-            descriptor = os.dup(file.fileno())
-    os.ftruncate(descriptor, max(size, 1))
-    return descriptor
+        return os.memfd_create("twostep")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
 
 
 def mapped(descriptor: int) -> mmap.mmap:

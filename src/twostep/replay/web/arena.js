@@ -1,11 +1,14 @@
 // The ground: view, floor, zone, walls, and what a followed unit sees of it.
 
+const CLOSEST = 2.2;
+const MARGIN = 0.09; // Around what the zoom shows, in parts of the arena's side.
+
 class Arena {
   constructor(canvas, match) {
     this.canvas = canvas;
     this.match = match;
     this.pen = canvas.getContext("2d");
-    this.options = { trails: true, zoom: false };
+    this.options = { trails: true, zoom: true };
     this.followed = -1;
     this.camera = { x: match.size[0] / 2, y: match.size[1] / 2, zoom: 1 };
     this.readColors();
@@ -15,14 +18,14 @@ class Arena {
     const style = getComputedStyle(document.documentElement);
     const read = (name) => style.getPropertyValue(`--${name}`).trim();
     const names = ["floor", "grid", "wall", "edge", "blue", "red", "zone", "contested", "heat", "hull", "low"];
-    this.colors = Object.fromEntries([...names, "wreck", "mark", "text", "quiet", "page"].map((name) => [name, read(name)]));
+    this.colors = Object.fromEntries([...names, "wreck", "mark", "shade", "text", "quiet", "page"].map((name) => [name, read(name)]));
   }
 
   // As large as the column is wide and the window high, in real pixels.
   resize() {
     const [width, height] = this.match.size;
     const frame = this.canvas.parentElement;
-    const highest = Math.max(240, window.innerHeight - (window.innerWidth < 720 ? 250 : 265));
+    const highest = Math.max(240, window.innerHeight - (window.innerWidth < 720 ? 250 : 235));
     const shown = Math.min(frame.clientWidth, (highest * width) / height);
     this.density = window.devicePixelRatio || 1;
     this.canvas.style.width = `${shown}px`;
@@ -34,15 +37,7 @@ class Arena {
 
   // Moves the camera towards where it should be; returns whether it is still under way.
   moveCamera(moment, atOnce) {
-    const { size } = this.match;
-    const close = this.options.zoom && this.followed >= 0;
-    const wanted = { x: size[0] / 2, y: size[1] / 2, zoom: close ? 2.2 : 1 };
-    if (close) {
-      const state = this.match.state(this.followed, moment);
-      const [halfWidth, halfHeight] = size.map((side) => side / 2 / wanted.zoom);
-      wanted.x = clamp(state.x, halfWidth, size[0] - halfWidth);
-      wanted.y = clamp(state.y, halfHeight, size[1] - halfHeight);
-    }
+    const wanted = this.wantedCamera(moment);
     let moving = false;
     for (const key of ["x", "y", "zoom"]) {
       const gap = wanted[key] - this.camera[key];
@@ -51,6 +46,25 @@ class Arena {
     }
     this.scale = this.fit * this.camera.zoom;
     return moving;
+  }
+
+  // All of the arena; with zoom the followed unit, or as close as keeps the zone and everybody alive in the picture.
+  wantedCamera(moment) {
+    const { match } = this;
+    const [width, height] = match.size;
+    if (!this.options.zoom) return { x: width / 2, y: height / 2, zoom: 1 };
+    const [zoneX, zoneY, radius] = match.zone;
+    const shown = this.followed >= 0 ? [] : [[zoneX - radius, zoneY - radius], [zoneX + radius, zoneY + radius]];
+    for (const unit of match.units) {
+      if (this.followed >= 0 ? unit.index !== this.followed : unit.death <= moment) continue;
+      const { x, y } = match.state(unit.index, moment);
+      shown.push([x, y]);
+    }
+    const [lowX, highX] = extent(shown.map(([x]) => x), MARGIN * width);
+    const [lowY, highY] = extent(shown.map(([, y]) => y), MARGIN * height);
+    const zoom = clamp(Math.min(width / (highX - lowX), height / (highY - lowY)), 1, CLOSEST);
+    const centre = (low, high, side) => clamp((low + high) / 2, side / 2 / zoom, side - side / 2 / zoom);
+    return { x: centre(lowX, highX, width), y: centre(lowY, highY, height), zoom };
   }
 
   // From the arena, where y points up, to pixels.
@@ -172,8 +186,7 @@ class Arena {
     pen.rect(0, 0, this.canvas.width, this.canvas.height);
     const seen = this.match.view(state.x, state.y, unit.vision).map(([x, y]) => this.toPixels(x, y));
     tracePath(pen, seen);
-    pen.fillStyle = this.colors.page;
-    pen.globalAlpha = 0.55;
+    pen.fillStyle = this.colors.shade;
     pen.fill("evenodd");
     pen.beginPath();
     tracePath(pen, seen);
@@ -188,6 +201,10 @@ class Arena {
 function tracePath(pen, points) {
   points.forEach(([x, y], i) => (i ? pen.lineTo(x, y) : pen.moveTo(x, y)));
   pen.closePath();
+}
+
+function extent(values, margin) {
+  return [Math.min(...values) - margin, Math.max(...values) + margin];
 }
 
 function clamp(value, low, high) {

@@ -1,10 +1,12 @@
 // What stands around the arena: the score, the list of units, the events, and the timeline's marks.
 
-const NAMES = { blue: "Blue", red: "Red" };
+const CAPTION_SECONDS = 2.5;
+const CAPTION_LINES = 3;
 
 class Panel {
   constructor(match, { follow, jump }) {
     this.match = match;
+    this.lines = [];
     this.cards = match.units.map((unit) => makeCard(unit, match, () => follow(unit.index)));
     this.entries = match.events.map((event) => this.makeEntry(event, () => jump(event.frame)));
     this.makeTicks();
@@ -71,11 +73,31 @@ class Panel {
     byId("holder").textContent = `${percents[0]} · ${["zone free", "Blue holds the zone", "Red holds the zone", "zone contested"][zone.owner]} · ${percents[1]}`;
     byId("race").setAttribute("aria-label", `Score in the zone: blue ${percents[0]}, red ${percents[1]}`);
     for (const card of this.cards) showCard(card, match, moment, card.unit.index === followed);
+    byId("followed").textContent = followed < 0 ? "" : stateInWords(match.units[followed], match.state(followed, moment));
+    this.showEvents(moment);
+  }
+
+  showEvents(moment) {
+    for (const entry of this.entries) entry.button.classList.toggle("past", entry.event.frame <= moment);
     const now = this.entries.findLast(({ event }) => event.frame <= moment);
-    for (const entry of this.entries) {
-      entry.button.classList.toggle("past", entry.event.frame <= moment);
-      entry.button.toggleAttribute("aria-current", entry === now);
+    if (now !== this.now) {
+      this.now?.button.removeAttribute("aria-current");
+      now?.button.setAttribute("aria-current", "true");
+      if (now) keepInSight(document.querySelector("#log ol"), now.button);
+      this.now = now;
     }
+    const span = CAPTION_SECONDS / this.match.secondsPerFrame;
+    const told = this.match.events.filter(({ kind, frame }) => frame <= moment && (kind === "end" || moment - frame < span));
+    const lines = told.slice(-CAPTION_LINES);
+    if (lines.length === this.lines.length && lines.every((event, i) => event === this.lines[i])) return;
+    this.lines = lines;
+    byId("caption").replaceChildren(...lines.map((event) => make("li", `${event.kind} ${event.team}`, [event.text])));
+  }
+
+  // Brings a unit's card into the visible part of its list.
+  reveal(unit) {
+    const { button } = this.cards[unit];
+    keepInSight(button.parentElement, button);
   }
 }
 
@@ -83,12 +105,12 @@ function makeCard(unit, match, follow) {
   const button = make("button", `unit ${unit.team}`);
   button.type = "button";
   button.addEventListener("click", follow);
-  const bars = { hp: makeBar("Hull"), heat: makeBar("Heat"), cooldown: makeBar("Weapon") };
+  const bars = { hp: makeBar("Hull"), heat: makeBar("Heat"), cooldown: makeBar("Gun") };
   const earned = make("span", "earned");
   earned.title = "Reward earned so far";
   const tally = make("span", "tally");
   const head = make("span", "head", [outline(unit, 22), make("b", "", [unit.id]), make("span", "class", [unit.class]), earned]);
-  button.append(head, ...Object.values(bars).map((bar) => bar.row), tally);
+  button.append(head, bars.hp.row, make("span", "pair", [bars.heat.row, bars.cooldown.row]), tally);
   byId(unit.team).append(button);
   const longest = Math.max(...match.tracks.cooldown[unit.index], 1e-6);
   return { unit, button, bars, earned, tally, longest };
@@ -112,8 +134,25 @@ function showCard({ unit, button, bars, earned, tally, longest }, match, moment,
   setBar(bars.heat, state.alive ? state.heat / unit.max_heat : 0, !state.alive ? "–" : state.overheated ? "shut" : Math.round(state.heat));
   const waiting = state.cooldown > 0.02;
   setBar(bars.cooldown, state.alive ? 1 - state.cooldown / longest : 0, !state.alive ? "–" : waiting ? `${state.cooldown.toFixed(1)} s` : "ready");
-  earned.textContent = `${state.earned < 0 ? "−" : "+"}${Math.abs(state.earned).toFixed(2)}`;
+  earned.textContent = signed(state.earned);
   tally.textContent = `${counts.kills} destroyed · ${Math.round(counts.dealt)} dealt · ${counts.hits}/${counts.shots} hits`;
+}
+
+function stateInWords(unit, state) {
+  const name = `${unit.id} ${unit.class}`;
+  if (!state.alive) return `${name} · destroyed · ${signed(state.earned)}`;
+  const heat = state.overheated ? "shut down" : `heat ${Math.round(state.heat)}`;
+  const gun = state.cooldown > 0.02 ? `gun ${state.cooldown.toFixed(1)} s` : "gun ready";
+  return `${name} · hull ${Math.ceil(state.hp)} · ${heat} · ${gun} · ${signed(state.earned)}`;
+}
+
+function signed(number) {
+  return `${number < 0 ? "−" : "+"}${Math.abs(number).toFixed(2)}`;
+}
+
+// Scrolls a list, and nothing around it, so that an element of it is in the middle.
+function keepInSight(list, element) {
+  list.scrollTop = element.offsetTop - (list.clientHeight - element.offsetHeight) / 2;
 }
 
 function setBar(bar, part, text) {

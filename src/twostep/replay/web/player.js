@@ -128,6 +128,7 @@ class Player {
   follow(unit) {
     this.arena.followed = unit === this.arena.followed ? -1 : unit;
     const followed = this.match.units[this.arena.followed];
+    if (followed) this.panel.reveal(followed.index);
     byId("said").textContent = followed ? `Following ${followed.id}` : "Following nobody";
     this.show();
     this.request();

@@ -4,7 +4,7 @@ const TRAIL_SECONDS = 4;
 const TRACER_SECONDS = 0.45;
 const FLASH_SECONDS = 0.3;
 const BURST_SECONDS = 0.9;
-const SMALLEST = 7; // Pixels from a mech's middle to its edge, however small the picture.
+const SMALLEST = 9; // Pixels from a mech's middle to its edge, however small the picture.
 
 function sizeOf(arena, unit) {
   return Math.max(unit.radius * arena.scale, SMALLEST * arena.density);
@@ -14,12 +14,11 @@ function sizeOf(arena, unit) {
 function drawTrails(arena, moment) {
   const { pen, match } = arena;
   const span = TRAIL_SECONDS / match.secondsPerFrame;
-  pen.lineCap = "round";
   for (const unit of match.units) {
     const until = Math.min(moment, unit.death);
     if (moment - until > span) continue;
     pen.strokeStyle = arena.colors[unit.team];
-    pen.lineWidth = 0.5 * sizeOf(arena, unit);
+    pen.lineWidth = 0.4 * sizeOf(arena, unit);
     const times = [];
     for (let time = Math.max(0, Math.ceil(moment - span)); time < until; time++) times.push(time);
     times.push(until);
@@ -31,7 +30,6 @@ function drawTrails(arena, moment) {
       pen.stroke();
     }
   }
-  pen.lineCap = "butt";
   pen.globalAlpha = 1;
 }
 
@@ -115,18 +113,20 @@ function drawMechs(arena, moment) {
   const watcher = match.units[arena.followed];
   const eye = watcher && watcher.death > moment ? match.state(watcher.index, moment) : null;
   const hits = match.recentShots(moment, FLASH_SECONDS / match.secondsPerFrame).filter((shot) => shot.hit);
-  for (const unit of match.units) {
-    if (unit.death <= moment) continue;
+  const living = match.units.filter((unit) => unit.death > moment).map((unit) => {
     const state = match.state(unit.index, moment);
     const seen = !eye || match.canSee(watcher, eye, state);
-    drawMech(arena, unit, state, { seen, flash: hits.some((shot) => shot.target === unit.index) });
-  }
+    return { unit, state, strength: seen ? 1 : 0.4, flash: hits.some((shot) => shot.target === unit.index) };
+  });
+  // In a brawl no mech covers the state of another.
+  for (const mech of living) drawMech(arena, mech);
+  for (const mech of living) drawState(arena, mech);
+  arena.pen.globalAlpha = 1;
 }
 
-function drawMech(arena, unit, state, { seen, flash }) {
+function drawMech(arena, { unit, state, strength, flash }) {
   const { pen, colors, density } = arena;
   const size = sizeOf(arena, unit);
-  const strength = seen ? 1 : 0.4;
   pen.globalAlpha = strength;
   placeAt(arena, state, () => {
     tracePath(pen, unit.shape.map(([x, y]) => [x * size, y * size]));
@@ -140,7 +140,12 @@ function drawMech(arena, unit, state, { seen, flash }) {
     if (unit.team === "red") strokeCross(pen, 0.28 * size);
     else fillDot(pen, 0.26 * size);
   });
-  const ring = 1.75 * size;
+}
+
+function drawState(arena, { unit, state, strength }) {
+  const { pen, colors, density } = arena;
+  const ring = 1.6 * sizeOf(arena, unit);
+  pen.globalAlpha = strength;
   drawHeat(arena, unit, state, ring);
   if (unit.index === arena.followed) {
     pen.strokeStyle = colors.text;
@@ -148,7 +153,6 @@ function drawMech(arena, unit, state, { seen, flash }) {
     strokeCircle(arena, state, ring + 3.5 * density);
   }
   drawHull(arena, unit, state, ring + 5 * density);
-  pen.globalAlpha = 1;
 }
 
 // A ring that closes with the heat, and stays closed while the unit is shut down.
@@ -158,7 +162,7 @@ function drawHeat(arena, unit, state, radius) {
   if (part < 0.02) return;
   const [x, y] = arena.toPixels(state.x, state.y);
   pen.strokeStyle = state.overheated ? colors.low : colors.heat;
-  pen.lineWidth = (state.overheated ? 3 : 2) * density;
+  pen.lineWidth = (state.overheated ? 3 : 1.8) * density;
   pen.beginPath();
   pen.arc(x, y, radius, -Math.PI / 2, -Math.PI / 2 + part * 2 * Math.PI);
   pen.stroke();

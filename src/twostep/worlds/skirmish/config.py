@@ -8,12 +8,21 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+import numpy as np
+
 from twostep.errors import ConfigError
 
 if TYPE_CHECKING:
     from twostep.worlds.skirmish.env import SkirmishEnv
 
-Settings = TypeVar("Settings", "EnvConfig", "RewardWeights", "HeuristicConfig")
+KINDS: dict[type, tuple[str, tuple[type, ...]]] = {
+    bool: ("true or false", (bool,)),
+    int: ("a whole number", (int, np.integer)),
+    float: ("a finite number", (int, float, np.integer, np.floating)),
+}
+"""What a setting must be, by the type of its default."""
+
+Settings = TypeVar("Settings", bound="EnvConfig | RewardWeights | HeuristicConfig")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +72,11 @@ CLASSES: dict[str, MechClass] = {
 
 @dataclass(frozen=True, kw_only=True)
 class RewardWeights:
-    """What each part of an agent's reward is worth; the parts are in `infos[agent]["reward_parts"]`, weighted."""
+    """What each part of an agent's reward is worth; the parts are in `infos[agent]["reward_parts"]`, weighted.
+
+    What is suffered costs nothing by default: agents that fear for themselves leave the zone to one another, and win
+    less the longer they learn. Being destroyed costs enough already: all that would have been earned later.
+    """
 
     approach: float = 1.0
     """Coming closer to the zone, per side of the arena."""
@@ -71,14 +84,18 @@ class RewardWeights:
     """Own team's part of the score that wins, as gained in this step, minus the other team's."""
     damage_dealt: float = 0.5
     """Per full hit points of the target."""
-    damage_taken: float = 0.3
+    damage_taken: float = 0.0
     """Per own full hit points, as a loss."""
     kill: float = 0.3
     """Per enemy destroyed, shared out by damage among those who hit it in that step."""
-    death: float = 0.3
+    death: float = 0.0
     """When destroyed, as a loss."""
     terminal: float = 1.0
     """When the match is won; as a loss when it is lost. Goes to those who were alive when the last step began."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work."""
+        _check_kinds(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +113,7 @@ class HeuristicConfig:
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
+        _check_kinds(self)
         _require(self, "engage", self.engage >= 0, "0 or more", "0 only fires in passing, 1 is a good opponent")
         _require(self, "standoff", 0 <= self.standoff <= 1, "between 0 and 1", "0.7 is the default")
         _require(self, "heat_limit", 0 <= self.heat_limit <= 1, "between 0 and 1", "0 never fires, 0.9 is the default")
@@ -138,11 +156,10 @@ class EnvConfig:
     def __post_init__(self) -> None:
         """Take sequences and mappings for what they stand for, and refuse what cannot work."""
         object.__setattr__(self, "team", (self.team,) if isinstance(self.team, str) else tuple(self.team))
-        for name, kind in (("rewards", RewardWeights), ("heuristic", HeuristicConfig)):
-            value = getattr(self, name)
-            if isinstance(value, Mapping):
-                object.__setattr__(self, name, _settings_from(kind, value, f"{name}."))
+        _nest(self, "rewards", RewardWeights)
+        _nest(self, "heuristic", HeuristicConfig)
         self._check_team()
+        _check_kinds(self)
         widest = max(CLASSES[name].radius for name in self.team)
         _require(self, "size", 30 <= self.size <= 1000, "between 30 and 1000 metres", "60 is the default")
         _require(
@@ -163,7 +180,9 @@ class EnvConfig:
         known = self.control in ("discrete", "continuous")
         _require(self, "control", known, "'discrete' or 'continuous'", "'discrete' learns faster")
         _require(self, "rays", 0 <= self.rays <= 64, "between 0 and 64", "8 is the default")
-        _require(self, "seed", self.seed is None or self.seed >= 0, "0 or more, or None", "None draws one")
+        seed: Any = self.seed
+        fits = seed is None or (isinstance(seed, (int, np.integer)) and bool(seed >= 0))
+        _require(self, "seed", fits, "a whole number, 0 or more, or None", "None draws one")
 
     def _check_team(self) -> None:
         if not 1 <= len(self.team) <= 20:
@@ -201,6 +220,28 @@ class EnvConfig:
     def from_dict(cls, values: Mapping[str, Any]) -> EnvConfig:
         """Read what `to_dict` wrote, or any part of it; names it does not know are refused."""
         return _settings_from(cls, values, "")
+
+
+def _nest(settings: EnvConfig, name: str, kind: type[RewardWeights] | type[HeuristicConfig]) -> None:
+    """Let a mapping stand for the settings it holds."""
+    value = getattr(settings, name)
+    if isinstance(value, Mapping):
+        read: Any = _settings_from(kind, value, f"{name}.")
+        object.__setattr__(settings, name, read)
+    elif not isinstance(value, kind):
+        raise ConfigError(f"{name}={value!r} must be a {kind.__name__}, or a mapping of its settings.")
+
+
+def _check_kinds(settings: EnvConfig | RewardWeights | HeuristicConfig) -> None:
+    """Refuse what is no number, or no finite one, where one belongs, before anything is compared with it."""
+    for setting in fields(settings):
+        value, default = getattr(settings, setting.name), setting.default
+        if type(default) not in KINDS:
+            continue
+        kind, types = KINDS[type(default)]
+        fits = isinstance(value, types) and (type(value) is bool) == (bool in types)
+        if not fits or not math.isfinite(value):
+            raise ConfigError(f"{setting.name}={value!r} must be {kind}: {default} is the default.")
 
 
 def _settings_from(kind: type[Settings], values: Mapping[str, Any], prefix: str) -> Settings:

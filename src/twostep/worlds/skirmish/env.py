@@ -1,15 +1,16 @@
-"""One match as an environment of many agents, after PettingZoo's parallel interface (PettingZoo itself is not needed)."""
+"""One match as an environment of many agents, after PettingZoo's parallel interface, without needing PettingZoo."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium import spaces
 
 from twostep.errors import EnvError
 from twostep.worlds.skirmish.config import EnvConfig
+from twostep.worlds.skirmish.control import encode
 from twostep.worlds.skirmish.geometry import Array
 from twostep.worlds.skirmish.heuristic import HeuristicPolicy
 from twostep.worlds.skirmish.matches import Matches
@@ -26,8 +27,10 @@ class SkirmishEnv:
     enough, when a team is destroyed, or when time is up: all three decide it, so all three are terminations.
     """
 
-    metadata: dict[str, Any] = {"name": "skirmish_v0", "render_modes": [], "is_parallelizable": True}  # noqa: RUF012
+    metadata: ClassVar[dict[str, Any]] = {"name": "skirmish_v0", "render_modes": [], "is_parallelizable": True}
     render_mode: str | None = None
+    default_agent_ids = "blue_*"
+    """Whom a policy controls where nothing else is said; `make_opponent` plays the others."""
 
     def __init__(self, config: EnvConfig | None = None) -> None:
         self.config = config or EnvConfig()
@@ -137,6 +140,11 @@ class SkirmishEnv:
     def make_opponent(self) -> HeuristicPolicy:
         """Make the scripted player for agents that nobody else plays."""
         return HeuristicPolicy()
+
+    def scripted_actions(self) -> Array:
+        """Return what the scripted player would do next with every agent, also with those that are gone, `[2 K, n]`."""
+        actions = encode(HeuristicPolicy().plan(self.simulation), self.config.control)
+        return actions.reshape(len(self.possible_agents), -1)
 
     def get_replay(self) -> dict[str, Any]:
         """Return the match so far, or the one that just ended, as `save_replay` takes it."""

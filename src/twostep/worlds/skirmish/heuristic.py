@@ -15,7 +15,7 @@ from twostep.worlds.skirmish.control import Orders, encode
 from twostep.worlds.skirmish.geometry import Array, ray_lengths
 from twostep.worlds.skirmish.simulation import Simulation
 
-DETOURS = np.float32([0.0, 0.5, -0.5, 1.0, -1.0, 1.5, -1.5, 2.2, -2.2])
+DETOURS = np.array([0.0, 0.5, -0.5, 1.0, -1.0, 1.5, -1.5, 2.2, -2.2], dtype=np.float32)
 """Directions it considers when a wall is in the way, against that of its goal."""
 LOOK_AHEAD = np.float32(4)
 """How much free way a direction must offer, in metres, where the goal is not nearer."""
@@ -69,7 +69,7 @@ class HeuristicPolicy:
 def _way_to_zone(sim: Simulation, config: HeuristicConfig) -> tuple[Array, Array]:
     """Return where to drive, as a vector: straight to a place in the zone, or around the wall that is in the way."""
     slots = np.arange(sim.team_size, dtype=np.float32) * np.float32(2 * np.pi / sim.team_size)
-    sides = np.float32([[-1.0], [1.0]])  # each team stands on its own side first
+    sides = np.array([[-1.0], [1.0]], dtype=np.float32)  # each team stands on its own side first
     radius = np.float32(config.spread * sim.config.zone_radius)
     x, y = sim.to_zone_x + sides * radius * np.cos(slots), sim.to_zone_y + sides * radius * np.sin(slots)
     distance = np.sqrt(x * x + y * y) + np.float32(1e-6)

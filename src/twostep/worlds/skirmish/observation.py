@@ -42,7 +42,7 @@ class Observer:
         self._mates = np.array(
             [[mate for mate in range(count) if mate != slot] for slot in range(count)], dtype=np.intp
         )
-        self._ahead = np.float32([[1.0], [-1.0]])
+        self._ahead = np.array([[1.0], [-1.0]], dtype=np.float32)
 
     def observe(self, sim: Simulation) -> Array:
         """Return fresh observations `[M, 2, K, length]`."""

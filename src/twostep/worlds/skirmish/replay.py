@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,10 @@ from twostep.worlds.skirmish.simulation import Simulation
 
 FORMAT = 1
 NOBODY, CONTESTED = 0, 3
+ARRAYS = ("walls", "shots", "rewards")
+REST = ("world", "seed", "seconds_per_frame", "size", "zone", "units", "outcome")
+STATE = ("x", "y", "heading", "hp", "heat", "cooldown", "alive")
+FRAME = (*STATE, "overheated", "zone_score", "zone_owner")
 
 
 class Recorder:
@@ -36,13 +43,13 @@ class Recorder:
         sim = self._sim
         if self._frames:
             self._record_shots()
-        columns = {name: getattr(sim, name)[0] for name in ("x", "y", "heading", "hp", "heat", "cooldown", "alive")}
+        columns = {name: getattr(sim, name)[0] for name in STATE}
         columns |= {"overheated": sim.shutdown[0] > 0, "rewards": rewards}
         frame = {name: np.array(column).ravel() for name, column in columns.items()}
         frame["zone_score"] = np.minimum(sim.zone_score[0] / np.float32(sim.config.zone_seconds), 1)
         blue, red = sim.holds_zone[0]
         owner = 1 if blue else 2 if red else CONTESTED if sim.contested[0] else NOBODY
-        frame["zone_owner"] = np.int8(owner)  # pyright: ignore[reportArgumentType]
+        frame["zone_owner"] = np.array(owner, dtype=np.int8)
         self._frames.append(frame)
 
     def _record_shots(self) -> None:
@@ -91,32 +98,52 @@ def _unit(agent: str, name: str) -> dict[str, Any]:
 
 
 def save_replay(replay: Mapping[str, Any], path: str | Path) -> Path:
-    """Write a replay as one compressed file of arrays without pickles; return its path, which ends with `.npz`."""
+    """Write a replay as one compressed file of arrays without pickles; return its path, which ends with `.npz`.
+
+    An older file is replaced in one step, so that nobody ever reads half a match.
+    """
     path = Path(path)
     if path.suffix != ".npz":
         path = path.with_name(f"{path.name}.replay.npz")
-    arrays = {name: np.asarray(replay[name]) for name in ("walls", "shots", "rewards")}
+    arrays = {name: np.asarray(replay[name]) for name in ARRAYS}
     arrays |= {f"frames.{name}": np.asarray(column) for name, column in replay["frames"].items()}
-    rest = {name: value for name, value in replay.items() if name != "frames" and name not in arrays}
-    path.parent.mkdir(parents=True, exist_ok=True)
+    rest = {name: value for name, value in replay.items() if name not in ("frames", *ARRAYS)}
     text = np.frombuffer(json.dumps(rest).encode(), dtype=np.uint8)
-    np.savez_compressed(path, match=text, **arrays)  # pyright: ignore[reportArgumentType]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f"{path.name}.partial")
+    with beside.open("wb") as file:
+        np.savez_compressed(file, allow_pickle=False, match=text, **arrays)
+    os.replace(beside, path)
     return path
 
 
 def load_replay(path: str | Path) -> dict[str, Any]:
     """Read what `save_replay` wrote."""
-    with np.load(path, allow_pickle=False) as stored:
-        if "match" not in stored:
-            raise EnvError(
-                f"{path} is no replay: it holds {', '.join(stored.files) or 'nothing'}. save_replay makes one."
-            )
-        replay: dict[str, Any] = json.loads(stored["match"].tobytes())
-        if replay.get("format") != FORMAT:
-            raise EnvError(
-                f"{path} has format {replay.get('format')}, but this version reads {FORMAT}. Update twostep."
-            )
-        names = [name for name in stored.files if name != "match"]
-        replay |= {name: stored[name] for name in names if not name.startswith("frames.")}
-        replay["frames"] = {name.removeprefix("frames."): stored[name] for name in names if name.startswith("frames.")}
-    return replay
+    path = Path(path)
+    if not path.is_file():
+        raise EnvError(f"{path} is no file. save_replay returns the path that it wrote.")
+    if not zipfile.is_zipfile(path):
+        raise EnvError(
+            f"{path} is no replay, or only a part of one: it is no archive of arrays. save_replay makes one."
+        )
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            columns = {name: stored[name] for name in stored.files}
+        match = json.loads(columns.pop("match", np.zeros(0, np.uint8)).tobytes() or b"{}")
+    except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
+        raise EnvError(f"{path} is damaged, or was not made by save_replay: {error}") from error
+    return _assembled(path, match, columns)
+
+
+def _assembled(path: Path, match: Any, columns: dict[str, Array]) -> dict[str, Any]:
+    """Put the parts of a file together again, or say what is missing."""
+    if not isinstance(match, dict) or "format" not in match:
+        raise EnvError(f"{path} is no replay: it holds {', '.join(columns) or 'nothing'}. save_replay makes one.")
+    if match["format"] != FORMAT:
+        raise EnvError(f"{path} has format {match['format']}, but this version reads {FORMAT}. Update twostep.")
+    frames = {name.removeprefix("frames."): columns[name] for name in columns if name.startswith("frames.")}
+    missing = [name for name in (*REST, *ARRAYS) if name not in match and name not in columns]
+    missing += [f"frames.{name}" for name in FRAME if name not in frames]
+    if missing:
+        raise EnvError(f"{path} is no whole replay: {', '.join(missing)} is missing. save_replay makes one.")
+    return {**match, **{name: columns[name] for name in ARRAYS}, "frames": frames}

@@ -38,8 +38,8 @@ class SkirmishRows:
         opponent: A function that makes the player of the others, an object with `plan(simulation)`; None for
             `HeuristicPolicy`.
 
-    Row for row the same as `SkirmishEnv` played match by match with a `HeuristicPolicy`. A destroyed agent's row goes on
-    with `valid=False` and an observation of zeros until the match ends for all and the next begins in the same step.
+    Row for row the same as `SkirmishEnv` played match by match with a `HeuristicPolicy`. A destroyed agent's row goes
+    on with `valid=False` and an observation of zeros until the match ends for all and the next begins in the same step.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class SkirmishRows:
         self.config, self.num_envs = config or EnvConfig(), num_envs
         self.possible_agents = self.config.agent_ids
         self.agent_ids = _named(self.possible_agents, agent_ids)
-        self.num_agents = len(self.agent_ids)
+        self.num_agents = self.rows_per_env = len(self.agent_ids)
         self.num_rows = num_envs * self.num_agents
         self._matches = Matches(self.config, num_envs)
         self.simulation = self._matches.simulation
@@ -72,13 +72,31 @@ class SkirmishRows:
         self._seeds: list[MatchSeeds] = []
         self._zeros = np.zeros(self.num_rows, dtype=np.bool_)
 
-    def reset(self, seed: int | Sequence[int] | None = None) -> Step:
-        """Begin all matches anew; a seed, or one per match, decides all that follows, none goes on drawing."""
+    def reset(self, seed: int | Sequence[int] | None = None, indices: Sequence[int] | None = None) -> Step:
+        """Begin all matches anew, or those of `indices`; a seed, or one per match, decides all that follows."""
+        if not self._seeds and indices is not None:
+            raise EnvError("reset was called with indices before all matches have begun. Call reset() first.")
+        chosen = list(range(self.num_envs)) if indices is None else list(indices)
         if seed is not None or not self._seeds:
-            seeds = env_seeds(self._seed if seed is None else seed, self.num_envs)
-            self._seeds = [MatchSeeds(one) for one in seeds]
-        self._matches.begin((match, seeds.draw()) for match, seeds in enumerate(self._seeds))
-        return Step(self._observe(), np.ones(self.num_rows, dtype=np.bool_))
+            self._draw_from(self._seed if seed is None else seed, chosen)
+        return self._begin(chosen)
+
+    def _draw_from(self, seed: int | Sequence[int] | None, chosen: Sequence[int]) -> None:
+        """Give matches their seeds: derived from one for all, or one for each of those chosen."""
+        self._seeds = self._seeds or [MatchSeeds(0)] * self.num_envs
+        if isinstance(seed, Sequence):
+            seeds = dict(zip(chosen, env_seeds(seed, len(chosen)), strict=True))
+        else:
+            seeds = dict(enumerate(env_seeds(seed, self.num_envs)))
+        for match in chosen:
+            self._seeds[match] = MatchSeeds(seeds[match])
+
+    def _begin(self, chosen: Sequence[int]) -> Step:
+        """Begin the next of each of these matches."""
+        begun = np.zeros((self.num_envs, self.num_agents), dtype=np.bool_)
+        begun[chosen] = True
+        self._matches.begin((match, self._seeds[match].draw()) for match in chosen)
+        return Step(self._observe(), begun.ravel())
 
     def step(self, actions: Any) -> Step:
         """Take one action per row; matches that are over begin anew at once."""
@@ -92,22 +110,19 @@ class SkirmishRows:
         terminated = self._rows(ended)
         rewards = self._rows(matches.ledger.rewards)
         step = Step(self._observe(), self._zeros, rewards, terminated, self._zeros, valid=acted)
-        for row in np.flatnonzero(terminated).tolist():
+        rows = np.flatnonzero(terminated)
+        if len(rows):
+            step.final_rows, step.final_obs = rows, step.obs[rows]
+        for row in rows.tolist():
             match, at = divmod(row, self.num_agents)
             step.infos[row] = matches.info(match, *divmod(int(self._units[at]), sim.team_size))
+        # Nothing is left to learn from a match without a living controlled agent, though others may go on in it.
+        left = self._rows(sim.alive).reshape(self.num_envs, -1).any(1)
+        over = sorted({*over, *np.flatnonzero(~left).tolist()})
         if over:
-            self._restart(over, step)
+            begun = self._begin(over)
+            step.obs, step.episode_starts = begun.obs, begun.episode_starts
         return step
-
-    def _restart(self, over: list[int], step: Step) -> None:
-        """Keep what the last actions of these matches led to, then begin their next ones."""
-        restarted = np.zeros((self.num_envs, self.num_agents), dtype=np.bool_)
-        restarted[over] = True
-        step.episode_starts = restarted.ravel()
-        step.final_rows = np.flatnonzero(step.episode_starts & step.valid)
-        step.final_obs = step.obs[step.final_rows]
-        self._matches.begin((match, self._seeds[match].draw()) for match in over)
-        step.obs = self._observe()
 
     def _everybody(self, actions: Array) -> Array:
         """Return the actions of all agents, `[M, 2, K, n]`."""
@@ -120,6 +135,10 @@ class SkirmishRows:
         everybody[:, self._units] = actions.reshape(self.num_envs, self.num_agents, -1)
         return everybody.reshape(*shape, -1)
 
+    def scripted_actions(self) -> Array:
+        """Return what `HeuristicPolicy` would do next in every row, `[B, n]`."""
+        return self._rows(encode(HeuristicPolicy().plan(self.simulation), self.config.control))
+
     def _observe(self) -> Array:
         return self._rows(self._matches.observer.observe(self.simulation))
 
@@ -127,6 +146,12 @@ class SkirmishRows:
         """Bring `[M, 2, K, ...]` to the controlled rows, `[B, ...]`."""
         rest = array.shape[3:]
         return array.reshape(self.num_envs, -1, *rest)[:, self._units].reshape(self.num_rows, *rest)
+
+    def call(self, name: str, *args: Any, indices: Sequence[int] | None = None) -> list[Any]:
+        """Call the method `name` once, or read the attribute, of what all matches share: an answer for each of them."""
+        value = getattr(self, name)
+        answer = value(*args) if callable(value) else value
+        return [answer] * (self.num_envs if indices is None else len(indices))
 
     def close(self) -> None:
         """Free nothing: there is nothing to free."""

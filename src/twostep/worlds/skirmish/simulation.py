@@ -13,12 +13,11 @@ import numpy as np
 from twostep.worlds.skirmish.arena import draw_arena
 from twostep.worlds.skirmish.config import CLASSES, EnvConfig
 from twostep.worlds.skirmish.control import Orders
-from twostep.worlds.skirmish.geometry import Array, Boxes, blocked
+from twostep.worlds.skirmish.geometry import Array, Boxes
+from twostep.worlds.skirmish.sight import Sight
 
 SIDEWAYS, BACKWARDS = np.float32(0.7), np.float32(0.6)
 """Speed to the side and backwards, in parts of that ahead."""
-ARC = np.float32(np.cos(0.8))
-"""Cosine of the angle to either side of the heading within which weapons reach."""
 SHUTDOWN = 3.0
 """Seconds without shots, at half the speed, after overheating."""
 FAR_AWAY = np.float32(1e6)
@@ -100,7 +99,7 @@ class Simulation:
             wall[match, : len(arena.walls)] = arena.walls[:, at]
             limit[match, :, :, 4:] = wall[match] + (self.radius[:, None] if at > 1 else -self.radius[:, None])
         self.x[match], self.y[match] = arena.x, arena.y
-        self.heading[match] = np.float32([[0.0], [np.pi]])
+        self.heading[match] = np.array([[0.0], [np.pi]], dtype=np.float32)
         self.hp[match] = self.max_hp
         for name in ("velocity_x", "velocity_y", "heat", "cooldown", "shutdown", "zone_score", "steps"):
             getattr(self, name)[match] = 0
@@ -129,7 +128,7 @@ class Simulation:
         self.hit = np.zeros((*self.shape, self.team_size), dtype=np.bool_)
         """`[M, 2, K, K]`: whose shot hit whom."""
         self.damage = np.zeros((*self.shape, self.team_size), dtype=np.float32)
-        """`[M, 2, K, K]`: hit points that each mech took from each enemy in this step; what is not there is not taken."""
+        """`[M, 2, K, K]`: hit points that each mech took from each enemy in this step, never more than there were."""
         self.died = np.zeros(self.shape, dtype=np.bool_)
         self.scored = np.zeros((self.num_matches, 2), dtype=np.float32)
         self.reason = np.zeros(self.num_matches, dtype=np.int8)
@@ -223,7 +222,7 @@ class Simulation:
             self.look()
 
     def _hits(self, aimed: Array) -> Array:
-        """Return the damage of shots: less with distance, none where the target crosses faster than the weapon tracks."""
+        """Return what shots do: less with distance, nothing where the target crosses faster than the weapon tracks."""
         sight = self.sight
         velocity_x, velocity_y = self.velocity_x[:, ::-1, None, :], self.velocity_y[:, ::-1, None, :]
         across = np.abs(velocity_x * sight.dy - velocity_y * sight.dx)
@@ -238,20 +237,22 @@ class Simulation:
 
     def _judge(self) -> None:
         """Decide which matches are over. The zone comes before elimination, and that before time."""
-        full = self.zone_score >= np.float32(self.config.zone_seconds - READY)
-        there = self.alive.any(-1)
+        full: Array = self.zone_score >= np.float32(self.config.zone_seconds - READY)
+        there: Array = np.logical_or.reduce(self.alive, axis=-1)
         late = self.steps >= self.config.max_steps
         over = full.any(-1) | ~there.all(-1) | late
         for match in np.flatnonzero(over).tolist():
-            if full[match].any():
-                self.reason[match], lead = ZONE, full[match]
-            elif not there[match].all():
-                self.reason[match], lead = ELIMINATION, there[match]
-            else:
-                self.reason[match], lead = TIME, self.zone_score[match]
-                if abs(lead[0] - lead[1]) < READY:
-                    lead = self.hp_share(match)
+            self.reason[match], lead = self._decide(match, full[match], there[match])
             self.winner[match] = DRAW if lead[0] == lead[1] else BLUE if lead[0] > lead[1] else RED
+
+    def _decide(self, match: int, full: Array, there: Array) -> tuple[int, Array]:
+        """Return why a match is over, and what its winner has more of, `[2]`."""
+        if full.any():
+            return ZONE, full
+        if not there.all():
+            return ELIMINATION, there
+        blue, red = self.zone_score[match]
+        return TIME, self.hp_share(match) if abs(blue - red) < READY else self.zone_score[match]
 
     def hp_share(self, match: int) -> Array:
         """Return the part of its hit points that each team has left, `[2]`."""
@@ -266,37 +267,3 @@ class Simulation:
             "hp": [round(float(share), 6) for share in self.hp_share(match)],
             "zone": [round(float(score), 3) for score in self.zone_score[match]],
         }
-
-
-class Sight:
-    """Who can see and hit whom: arrays `[M, 2, K, K]` from every mech to every enemy."""
-
-    def __init__(self, sim: Simulation) -> None:
-        self.cos, self.sin = np.cos(sim.heading), np.sin(sim.heading)  # [M, 2, K]
-        x, y = sim.x, sim.y
-        self.dx = x[:, ::-1, None, :] - x[..., None]
-        self.dy = y[:, ::-1, None, :] - y[..., None]
-        self.distance = np.sqrt(self.dx * self.dx + self.dy * self.dy) + np.float32(1e-6)
-        self.clear = _lines_of_sight(sim, self.dx[:, 0], self.dy[:, 0])
-        pairs = sim.alive[..., None] & sim.alive[:, ::-1, None, :] & self.clear
-        seen = np.logical_or.reduce(pairs & (self.distance <= sim.vision[:, None]), axis=2)
-        self.seen = seen
-        """`[M, 2, K]`: the enemies that a team sees; what one sees, all know."""
-        self.forward = self.dx * self.cos[..., None] + self.dy * self.sin[..., None]
-        in_arc = self.forward >= self.distance * ARC
-        in_range = self.distance <= sim.weapon_range[:, None]
-        self.in_reach = pairs & in_range & in_arc & seen[:, :, None, :]
-        """In range, inside the arc of fire, no wall between, seen by the team."""
-        self.can_fire = np.logical_or.reduce(self.in_reach, axis=-1)
-
-
-def _lines_of_sight(sim: Simulation, dx: Array, dy: Array) -> Array:
-    """Return whether no wall stands between a mech and an enemy: looked at once, from blue to red, for both."""
-    clear = np.ones((*sim.shape, sim.team_size), dtype=np.bool_)
-    if sim.config.walls:
-        walls = sim.walls.reshaped(sim.num_matches, 1, 1, -1)
-        x, y = sim.x[:, 0, :, None, None], sim.y[:, 0, :, None, None]
-        hidden = np.logical_or.reduce(blocked(x, y, dx[..., None], dy[..., None], walls), axis=-1)
-        clear[:, 0] = ~hidden
-        clear[:, 1] = clear[:, 0].transpose(0, 2, 1)
-    return clear

@@ -8,27 +8,34 @@ import numpy as np
 import torch
 
 from twostep.policies.adapters import as_policy
-from twostep.protocols import Policy, RowEnv, Step
+from twostep.protocols import Policy, Step
 from twostep.tree import Tree, tree_leaves, tree_map
 
 
 class Player:
-    """Chooses actions for all rows of an environment, with memory; inside `with`, modules are in evaluation mode.
+    """Chooses actions for a number of rows, with memory; inside `with`, modules are in evaluation mode.
 
     Args:
+        action_space: The Gymnasium space of one row.
         sampling_seed: Draw actions from the distribution, repeatably; None takes its mode.
         device: Where the policy computes; None asks its parameters, or takes the CPU where it has none.
     """
 
     def __init__(
-        self, policy: Any, env: RowEnv, sampling_seed: int | None, *, device: torch.device | str | None = None
+        self,
+        policy: Any,
+        action_space: Any,
+        num_rows: int,
+        sampling_seed: int | None,
+        *,
+        device: torch.device | str | None = None,
     ) -> None:
         if isinstance(policy, torch.nn.Module) and not isinstance(policy, Policy):
-            policy = as_policy(policy, env.action_space)
+            policy = as_policy(policy, action_space)
         self.policy: Policy = policy
-        self.device = torch.device(device) if device is not None else _device_of(policy)
+        self.device = torch.device(device) if device is not None else device_of(policy)
         self._generator = None if sampling_seed is None else torch.Generator(self.device).manual_seed(sampling_seed)
-        self._state: Tree = policy.initial_state(env.num_rows)
+        self._state: Tree = policy.initial_state(num_rows)
         self._were_training: list[torch.nn.Module] = []
 
     def __enter__(self) -> Player:
@@ -49,19 +56,26 @@ class Player:
 
     @torch.inference_mode()
     def _choose(self, step: Step) -> Tree:
-        conditions = {} if step.action_masks is None else {"action_masks": tree_map(self._given, step.action_masks)}
-        obs, starts = tree_map(self._given, step.obs), self._given(step.episode_starts)
-        output = self.policy(obs, self._state, starts, **conditions)
-        self._state = output.state
-        distribution = output.distribution
-        actions = distribution.mode() if self._generator is None else distribution.sample(self._generator)
-        return self.policy.to_env(tree_map(lambda leaf: leaf[0], actions))
+        actions, self._state = choose(self.policy, step, self._state, self._generator, self.device)
+        return actions
 
-    def _given(self, leaf: Any) -> torch.Tensor:
-        """Return `[1, B, ...]` on the policy's device."""
+
+def choose(
+    policy: Policy, step: Step, state: Tree, generator: torch.Generator | None, device: torch.device
+) -> tuple[Tree, Tree]:
+    """Return what each row does next, `[B, ...]`, as the environment takes it, and the memory after that.
+
+    Actions are drawn with the generator, or the most likely ones where there is none.
+    """
+
+    def given(leaf: Any) -> torch.Tensor:  # [1, B, ...]
         tensor = leaf if isinstance(leaf, torch.Tensor) else torch.tensor(leaf)
-        tensor = tensor.float() if tensor.dtype == torch.float64 else tensor
-        return tensor.to(self.device)[None]
+        return (tensor.float() if tensor.dtype == torch.float64 else tensor).to(device)[None]
+
+    conditions = {} if step.action_masks is None else {"action_masks": tree_map(given, step.action_masks)}
+    output = policy(tree_map(given, step.obs), state, given(step.episode_starts), **conditions)
+    actions = output.distribution.mode() if generator is None else output.distribution.sample(generator)
+    return policy.to_env(tree_map(lambda leaf: leaf[0], actions)), output.state
 
 
 def to_numpy(leaf: Any) -> np.ndarray[Any, Any]:
@@ -69,7 +83,8 @@ def to_numpy(leaf: Any) -> np.ndarray[Any, Any]:
     return leaf.cpu().numpy() if isinstance(leaf, torch.Tensor) else np.asarray(leaf)
 
 
-def _device_of(policy: Policy) -> torch.device:
+def device_of(policy: Policy) -> torch.device:
+    """Return where a policy's parameters are; the CPU where it has none."""
     if isinstance(policy, torch.nn.Module):
         for parameter in policy.parameters():
             return parameter.device

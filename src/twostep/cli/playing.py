@@ -1,0 +1,175 @@
+"""`twostep play`: look at a match, or at an agent in its environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from PIL import Image
+
+from twostep.cli.environments import make_configured
+from twostep.cli.evaluations import REPLAYS, SKIRMISH
+from twostep.cli.options import PlayRequest, UsageError
+from twostep.cli.runs import CHECKPOINT, CONFIG_FILE, find_run
+from twostep.cli.training import build
+from twostep.config import TrainingConfig
+from twostep.errors import ConfigError
+from twostep.replay import read_replay, write_animation, write_page
+from twostep.replay.animation import write_film
+from twostep.replay.events import describe
+
+REPLAY_SUFFIX = ".npz"
+_FILM_WIDTH, _FILM_FPS, _FILM_PICTURES = 360, 12.5, 400
+"""Films of other environments have pixels of any kind, and so need more room than drawn matches: keep them small."""
+_USUAL_FPS = 30
+
+
+def run_play(request: PlayRequest) -> int:
+    """Write what can be watched, and say where it is; return the exit code."""
+    given = Path(request.what)
+    if given.suffix == REPLAY_SUFFIX or given.is_file():
+        if request.seed is not None or request.episodes is not None:
+            raise UsageError(
+                f"--seed and --episodes are for runs, but {given} is a match that was played. Leave them out."
+            )
+        _show(read_replay(given), given, request, given.parent)
+        return 0
+    folder = find_run(request.what)
+    config = TrainingConfig.from_yaml(folder / CONFIG_FILE)
+    found = sorted((folder / REPLAYS).glob(f"*{REPLAY_SUFFIX}"), key=lambda file: (file.stat().st_mtime_ns, file.name))
+    if found and request.seed is None and request.episodes is None:
+        _show(read_replay(found[-1]), found[-1], request, folder)
+        return 0
+    if not (folder / CHECKPOINT).is_dir():
+        raise ConfigError(f"{folder} has no {CHECKPOINT}: it was stopped before one was saved. Train again.")
+    seed = config.seed + 1 if request.seed is None else request.seed
+    config = replace(config, seed=seed, device=request.device or config.device)
+    play = _play_match if config.env.id == SKIRMISH else _film
+    play(config, folder, request)
+    return 0
+
+
+def _show(replay: dict[str, Any], named: Path, request: PlayRequest, beside: Path) -> None:
+    """Write page and animation under the replay's name."""
+    stem = Path(request.out or beside) / named.stem
+    print(describe(replay))
+    print(f"  {write_page(replay, _ending(stem, '.html'))}: open it in a browser")
+    if request.animation:
+        print(f"  {write_animation(replay, _ending(stem, '.gif'))}: the match at twice the speed")
+
+
+def _ending(stem: Path, suffix: str) -> Path:
+    return stem.with_name(stem.name + suffix)
+
+
+def _play_match(config: TrainingConfig, folder: Path, request: PlayRequest) -> None:
+    """Play new matches against the scripted opponent, and show the first."""
+    from twostep.evaluation import evaluate_vs_heuristic
+    from twostep.worlds.skirmish import EnvConfig
+
+    env, trainer = build(config, num_envs=1)
+    try:
+        trainer.load_checkpoint(folder / CHECKPOINT)
+        episodes = request.episodes or 1
+        seeds = [config.seed + number for number in range(episodes)]
+        rules = EnvConfig.from_dict(config.env.kwargs)
+        stats, replay = evaluate_vs_heuristic(trainer.policy, rules, episodes, seeds, trainer.device, save_replay=True)
+    finally:
+        env.close()
+    assert replay is not None
+    if episodes > 1:
+        print(stats)
+    _show(replay, Path(f"match_seed_{config.seed}"), request, folder)
+
+
+def _film(config: TrainingConfig, folder: Path, request: PlayRequest) -> None:
+    """Film episodes of an environment that draws itself."""
+    if not request.animation:
+        raise UsageError(f"{config.env.id} can only be shown as an animation: leave --no_animation out.")
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pictures need no screen, and some machines have none
+    rendered = _drawing(config)
+    env, trainer = build(rendered, num_envs=1)
+    try:
+        trainer.load_checkpoint(folder / CHECKPOINT)
+        film = _Film(env, trainer.policy, request.episodes or 1, config.seed)
+        target = Path(request.out or folder) / f"episode_seed_{config.seed}.gif"
+        path = write_film(film.pictures(), target, film.fps)
+    finally:
+        env.close()
+    print(f"{config.env.id}, seed {config.seed}: {film.outcome()}")
+    print(f"  {path}: open it in a browser")
+
+
+def _drawing(config: TrainingConfig) -> TrainingConfig:
+    """Return the settings of the same environment, alone, with pictures of itself."""
+    plain = replace(config.env, vectorization="serial", num_workers=0, num_envs=1)
+    env = make_configured(replace(config, env=plain), 1)
+    modes = [mode for single in getattr(env, "envs", ()) for mode in single.unwrapped.metadata.get("render_modes", ())]
+    env.close()
+    if "rgb_array" not in modes:
+        known = f"knows only {', '.join(modes)}" if modes else "draws nothing"
+        raise ConfigError(
+            f"{config.env.id} cannot be filmed: it {known}, and render_mode='rgb_array' is needed. "
+            f"'twostep eval' says how well the agent does."
+        )
+    return replace(config, env=replace(plain, kwargs={**plain.kwargs, "render_mode": "rgb_array"}))
+
+
+@dataclass
+class _Film:
+    """A policy in an environment, picture by picture."""
+
+    env: Any
+    policy: Any
+    episodes: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        self._returns, self._steps = [0.0], 0
+        self._camera = self.env.envs[0]
+        fps = float(self._camera.unwrapped.metadata.get("render_fps") or _USUAL_FPS)
+        self._every = max(1, round(fps / _FILM_FPS))
+        self.fps = fps / self._every
+
+    def pictures(self) -> Iterator[Image.Image]:
+        """Play, and yield a picture every so many steps, before the step is taken; so many pictures at most."""
+        from twostep.policies.playing import Player
+
+        step = self.env.reset(self.seed)
+        with Player(self.policy, self.env.action_space, self.env.num_rows, None) as player:
+            while len(self._returns) <= self.episodes and self._steps < _FILM_PICTURES * self._every:
+                if self._steps % self._every == 0:
+                    yield self._picture()
+                step = self.env.step(player.act(step))
+                self._steps += 1
+                self._returns[-1] += float(np.mean(step.rewards))
+                if np.all(step.episode_starts):
+                    self._returns.append(0.0)
+
+    def outcome(self) -> str:
+        """Say how far it got, and what that brought."""
+        *ended, going_on = self._returns
+        if not ended:
+            return f"return {going_on:,.1f} in the first {self._steps:,} steps, with which the film ends"
+        episodes = f"{len(ended)} episodes" if len(ended) > 1 else "an episode"
+        cut = "" if len(ended) == self.episodes else f"; the film ends before the other {self.episodes - len(ended)}"
+        return f"mean return {fmean(ended):,.1f} of {episodes}, {self._steps:,} steps{cut}"
+
+    def _picture(self) -> Image.Image:
+        try:
+            drawn = np.asarray(self._camera.render())
+        except gym.error.Error as error:
+            raise ConfigError(f"the environment cannot draw itself: {error}. Install what it asks for.") from error
+        if drawn.ndim != 3 or drawn.shape[2] != 3 or drawn.dtype != np.uint8:
+            raise ConfigError(
+                f"the environment draws {drawn.dtype} of shape {drawn.shape}, not pictures [H, W, 3] of bytes."
+            )
+        picture = Image.fromarray(drawn)
+        picture.thumbnail((_FILM_WIDTH, _FILM_WIDTH))
+        return picture
