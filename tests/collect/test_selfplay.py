@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import numpy as np
 import pytest
 import torch
@@ -16,6 +18,7 @@ from twostep.collect.league import HEURISTIC
 from twostep.collect.selfplay import won_or_drawn
 from twostep.protocols import PolicyOutput, Step
 from twostep.vector.parallel import AgentsVectorEnv
+from twostep.vector.processes import VectorEnv
 from twostep.worlds.skirmish import EnvConfig, SkirmishEnv, SkirmishRows
 
 SMALL = EnvConfig(team=("scout", "heavy"), max_seconds=12, zone_seconds=4, walls=2)
@@ -84,10 +87,9 @@ class Teams:
     def _masks(self):
         return np.arange(self.num_rows)[:, None] % 3 == np.arange(3) if self.masks else None
 
-    def scripted_actions(self):
-        return np.full(self.num_rows, 7) + 1000 * np.arange(self.num_rows)
-
     def call(self, name, *args, indices=None):
+        if name == "scripted_actions":
+            return list((7 + 1000 * np.arange(self.num_rows)).reshape(self.num_envs, -1))
         return [name] * self.num_envs
 
     def close(self):
@@ -207,15 +209,21 @@ def test_opponents_are_told_what_is_allowed():
 
 
 @pytest.mark.parametrize("control", ["discrete", "continuous"])
-@pytest.mark.parametrize("kind", ["rows", "agents"])
+@pytest.mark.parametrize("kind", ["rows", "agents", "processes"])
 def test_the_heuristic_as_opponent_is_the_plain_environment(kind, control):
-    """EB12: bit by bit, whether matches run in one simulation or as environments of many agents."""
+    """EB12: bit by bit, whether matches run in one simulation, one by one, or in worker processes."""
     config = EnvConfig(**{**SMALL.to_dict(), "control": control})
     plain = SkirmishRows(config, 3)
     everybody = SkirmishRows(config, 3, agent_ids="*")
     if kind == "agents":
         everybody = AgentsVectorEnv([lambda: SkirmishEnv(config) for _ in range(3)], agent_ids="*", check=False)
-    group = SelfPlay(everybody, League(net(config)))
+    if kind == "processes":
+        everybody = VectorEnv(3, config, num_workers=2, agent_ids="*")
+    with closing(SelfPlay(everybody, League(net(config)))) as group:
+        same_matches(group, plain)
+
+
+def same_matches(group, plain):
     assert (group.agent_ids, group.num_rows) == (plain.agent_ids, plain.num_rows)
     same(group.reset(5), plain.reset(5))
     plain.action_space.seed(0)
@@ -444,6 +452,23 @@ def test_what_cannot_be_played_is_refused():
         SelfPlay(Teams(1), counters(0), "green_*")
     with pytest.raises(EnvError, match="step was called before reset"):
         SelfPlay(Teams(1), counters(0)).step(np.zeros(2))
+
+
+def test_nobody_to_play_against():
+    """EB12: an environment without a scripted player says what can be done."""
+
+    class Lonely(Teams):
+        def call(self, name, *args, indices=None):
+            return [getattr(self, name)() for _ in range(self.num_envs)]
+
+    league = counters(0, heuristic_share=0.0)
+    group = SelfPlay(Lonely(1), league)
+    group.reset(0)
+    with pytest.raises(EnvError, match=r"'Lonely' object has no attribute 'scripted_actions'.*pass heuristic="):
+        group.step(np.zeros(2, dtype=int))
+    league.add()
+    group.reset(0)
+    group.step(np.zeros(2, dtype=int))
 
 
 def test_another_scripted_player_can_be_given():

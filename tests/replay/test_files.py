@@ -1,4 +1,4 @@
-"""E25: replays in files, from friends and from strangers: nothing is unpickled, nothing large is made, nothing crashes."""
+"""E25: replays in files, from friends and from strangers: nothing is unpickled, made large, or met by a crash."""
 
 import io
 import json
@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from twostep.errors import TwostepError
 from twostep.replay import read_replay, write_page
+from twostep.replay.files import writing
 from twostep.worlds.skirmish import save_replay
 
 
@@ -36,11 +37,13 @@ def attempt(tmp_path_factory):
         try:
             replay = read_replay(path)
         except TwostepError as error:
-            assert "\n" not in str(error)
-            assert str(path) in str(error)
-            return str(error)
-        write_page(replay, folder / "match.html")  # what passes can be shown
-        return replay
+            complaint = str(error)
+        else:
+            write_page(replay, folder / "match.html")  # what passes can be shown
+            return replay
+        assert "\n" not in complaint
+        assert str(path) in complaint
+        return complaint
 
     return read
 
@@ -124,7 +127,7 @@ def test_pickles_are_never_opened(saved, attempt, tmp_path):
     mark = tmp_path / "harm"
     pickled = array_bytes(np.array([Bomb(str(mark))], dtype=object), allow_pickle=True)
     for name in ("walls.npy", "match.npy", "frames.x.npy", "more.npy"):
-        assert "numbers only" in attempt(archive_of(members(saved) | {name: pickled}))
+        assert "no array of numbers" in attempt(archive_of(members(saved) | {name: pickled}))
     for content in (pickle.dumps(Bomb(str(mark))), pickled):
         assert isinstance(attempt(content), str)
     assert not mark.exists()
@@ -235,6 +238,15 @@ def test_a_large_file_is_not_even_opened(tmp_path):
         file.truncate(2**31)
     with pytest.raises(TwostepError, match="2,147,483,648 bytes"):
         read_replay(path)
+
+
+def test_what_fails_on_the_way_leaves_the_old_file(tmp_path):
+    target = tmp_path / "match.html"
+    target.write_text("old")
+    with pytest.raises(ZeroDivisionError), writing(target) as part:
+        part.write_bytes(b"half a file" + bytes(1 // (part.write_bytes(b"half") - 4)))
+    assert target.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [target]
 
 
 def test_the_text_of_a_replay_is_plain_json(saved):

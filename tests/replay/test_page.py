@@ -15,7 +15,7 @@ from twostep.errors import ConfigError
 from twostep.replay import write_page
 from twostep.replay.packing import Column, pack
 
-HOSTILE = '</script></title><script>alert(1)</script>{{script}}{{match}}"\'&<!--\u2028\\u003c'
+HOSTILE = "</script></title><script>alert(1)</script>{{script}}{{match}}\"'&<!--\u2028\\u003c"
 
 
 class Parsed(HTMLParser):
@@ -162,14 +162,11 @@ def test_a_match_of_one_frame_and_no_shots_has_a_page(play_match, tmp_path):
     assert page.texts["h1"] == f"Seed {replay['seed']}: not decided yet after 0.0 s"
 
 
-def test_pages_are_written_whole_or_not_at_all(real_replay, tmp_path):
+def test_pages_go_into_new_folders_and_over_old_pages(real_replay, tmp_path):
     (tmp_path / "file").write_text("here")
     with pytest.raises(ConfigError, match=r"file/match\.html cannot be written: .*Choose another place"):
         write_page(real_replay, tmp_path / "file" / "match.html")
     path = write_page(real_replay, tmp_path / "new" / "folder" / "match.html")
-    before = path.read_bytes()
-    broken = {**real_replay, "rewards": None}
-    with pytest.raises(TypeError):
-        write_page(broken, path)
-    assert path.read_bytes() == before
+    write_page(real_replay, path, title="again")
+    assert parsed(path)[0].texts["h1"] == "again"
     assert [entry.name for entry in path.parent.iterdir()] == ["match.html"]

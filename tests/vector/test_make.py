@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from twostep.errors import EnvError
+from twostep.errors import ConfigError, EnvError
 from twostep.protocols import Step
-from twostep.vector import GymVectorAdapter, SerialVectorEnv, as_env, make_env, row_seeds
+from twostep.vector import AgentsVectorEnv, GymVectorAdapter, SerialVectorEnv, as_env, make_env, row_seeds
+from twostep.worlds.skirmish import EnvConfig, HeuristicPolicy, SkirmishEnv, SkirmishRows
 
 
 def first_obs(env: Any) -> Any:
@@ -190,6 +191,12 @@ def test_missing_packages_come_with_the_command_that_installs_them(
     ("arguments", "message"),
     [
         ({"num_envs": 0}, "num_envs=0, but must be 1 or more"),
+        ({"num_envs": 2, "num_workers": 3}, "num_workers=3, but must be from 0 to num_envs=2"),
+        ({"num_workers": -1}, "num_workers=-1, but must be from 0"),
+        ({"agent_ids": "blue_*"}, r"agent_ids='blue_\*' was given, but CartPoleEnv has a single agent"),
+        ({"opponent": HeuristicPolicy}, "opponent=.*was given, but CartPoleEnv has a single agent"),
+        ({"vectorization": "async", "num_workers": 1}, "vectorization='async' takes no num_workers"),
+        ({"vectorization": "sync", "agent_ids": "a"}, "vectorization='sync' takes no agent_ids"),
         ({"vectorization": "threads"}, "vectorization='threads', but must be one of serial, sync"),
         ({"no_such_argument": 3}, "'CartPole-v1' does not take these arguments.*no_such_argument"),
         ({"vectorization": "vector_entry_point", "wrappers": [gym.wrappers.FlattenObservation]}, "wrappers were given"),
@@ -243,3 +250,136 @@ def test_old_and_new_atari_ids_keep_their_stickiness() -> None:
     assert atari_spec("CartPole-v1") is None
     assert atari_spec("ALE/Pong-v5").kwargs["repeat_action_probability"] == 0.25
     assert atari_spec("PongNoFrameskip-v4").kwargs["repeat_action_probability"] == 0.0
+
+
+SHORT = {"team": ("scout", "light"), "max_seconds": 4.0}
+
+
+def test_functions_that_make_environments_of_many_agents_work_like_all_others() -> None:
+    """E12, EB12: by function, path, config and object, with whom to control and who plays the rest."""
+    made: list[HeuristicPolicy] = []
+
+    def opponent() -> HeuristicPolicy:
+        made.append(HeuristicPolicy())
+        return made[-1]
+
+    env = make_env(
+        lambda **kwargs: SkirmishEnv(EnvConfig(**kwargs)), 3, 1, agent_ids="red_*", opponent=opponent, **SHORT
+    )
+    assert isinstance(env, AgentsVectorEnv)
+    assert (env.num_envs, env.num_rows, env.agent_ids) == (3, 6, ("red_0", "red_1"))
+    assert len(made) == 3
+    assert make_env("twostep.worlds.skirmish:SkirmishEnv", 2).spec_name == "twostep.worlds.skirmish:SkirmishEnv"
+    assert make_env(EnvConfig(**SHORT), 2).num_rows == 4
+    single = SkirmishEnv(EnvConfig(**SHORT))
+    assert make_env(single, agent_ids="*").envs == [single]
+    assert isinstance(as_env(SkirmishEnv()), AgentsVectorEnv)
+    with pytest.raises(EnvError, match="num_envs=2, but the environment object has 5 rows"):
+        make_env(SkirmishEnv(), 2)
+
+
+def test_wrappers_go_around_environments_of_many_agents_too() -> None:
+    class Generous:
+        def __init__(self, env: Any) -> None:
+            self.env = self.unwrapped = env
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.env, name)
+
+        def step(self, actions: Any) -> Any:
+            obs, rewards, *rest = self.env.step(actions)
+            return obs, {agent: reward + 1000 for agent, reward in rewards.items()}, *rest
+
+    env = make_env("skirmish", 2, 1, wrappers=[Generous], **SHORT)
+    assert isinstance(env, AgentsVectorEnv)
+    env.reset()
+    assert (env.step(np.zeros((4, 3), dtype=int)).rewards > 900).all()
+
+
+def test_skirmish_by_its_name_is_one_simulation_of_all_matches() -> None:
+    """E12: the same as `SkirmishRows` made by hand; arguments are those of its config."""
+    env = make_env("skirmish", 3, 7, agent_ids="red_*", **SHORT)
+    assert isinstance(env, SkirmishRows)
+    assert env.agent_ids == ("red_0", "red_1")
+    expected = SkirmishRows(EnvConfig(**SHORT), 3, 7, agent_ids="red_*")
+    np.testing.assert_array_equal(first_obs(env), first_obs(expected))
+    assert make_env("skirmish", 2).agent_ids == tuple(f"blue_{slot}" for slot in range(5))
+    with pytest.raises(ConfigError, match="sizes is no setting of skirmish. Did you mean size"):
+        make_env("skirmish", sizes=70)
+    with pytest.raises(EnvError, match="single agents"):
+        make_env("skirmish", vectorization="sync", agent_ids="blue_*")
+
+
+def test_an_opponent_that_plays_match_by_match_gets_environments_of_its_own() -> None:
+    """EB12: what can only `act` plays one match each; what can `plan` plays them all at once."""
+
+    class Idle:
+        def act(self, env: Any, agent_id: str) -> Any:
+            return np.zeros(3, dtype=int)
+
+    assert isinstance(make_env("skirmish", 2, opponent=Idle), AgentsVectorEnv)
+    assert isinstance(make_env("skirmish", 2, opponent=HeuristicPolicy), SkirmishRows)
+
+
+def test_an_environment_that_takes_turns_comes_with_the_way_out() -> None:
+    pettingzoo = pytest.importorskip("pettingzoo")
+    chess = pettingzoo.make("aec", "butterfly/knights_archers_zombies-v11")
+    for make in (as_env, make_env, lambda env: make_env(lambda: env)):
+        with pytest.raises(EnvError, match=r"is an AEC environment.*parallel_env.*aec_to_parallel\(env\)"):
+            make(chess)
+    assert isinstance(as_env(pettingzoo.utils.aec_to_parallel(chess)), AgentsVectorEnv)
+
+
+@pytest.mark.parametrize("spec", ["mpe2.simple_spread_v3:parallel_env", "pettingzoo:make"])
+def test_environments_of_pettingzoo_by_their_paths(spec: str) -> None:
+    pytest.importorskip("mpe2")
+    pytest.importorskip("pettingzoo")
+    games = {"pettingzoo:make": {"env_type": "parallel", "id": "butterfly/knights_archers_zombies-v11"}}
+    env = make_env(spec, 8, 3, **games.get(spec, {}))
+    assert isinstance(env, AgentsVectorEnv)
+    assert env.num_rows == 8 * len(env.agent_ids)
+    np.testing.assert_array_equal(first_obs(env), first_obs(make_env(spec, 8, 3, **games.get(spec, {}))))
+    env.close()
+
+
+def test_what_cannot_move_to_another_process_is_refused() -> None:
+    with pytest.raises(EnvError, match="An environment object takes no num_workers.*a function could"):
+        make_env(Tiny(), num_workers=1)
+    with pytest.raises(EnvError, match="SyncVectorEnv takes no agent_ids"):
+        make_env(lambda: gym.make_vec("CartPole-v1", 3, vectorization_mode="sync"), agent_ids="a")
+
+
+class Levelled(Tiny):
+    """Says in its observation what it was made with."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return np.array([self.level / 10, 0], dtype=np.float32), {}
+
+
+@pytest.mark.parametrize(
+    ("spec", "arguments"),
+    [
+        ("CartPole-v1", {}),
+        ("skirmish", SHORT),
+        ("twostep.worlds.skirmish:SkirmishEnv", {"agent_ids": "red_*"}),
+        (EnvConfig(**SHORT), {"agent_ids": "*"}),
+        ("mpe2.simple_spread_v3:parallel_env", {"N": 2}),
+        (Levelled, {"level": 4}),
+    ],
+    ids=str,
+)
+def test_workers_step_the_same_environments(spec: Any, arguments: dict[str, Any]) -> None:
+    """E17, E18: by every kind of spec, row for row what this process would have stepped."""
+    if "mpe2" in str(spec):
+        pytest.importorskip("mpe2")
+    here, there = make_env(spec, 3, 5, **arguments), make_env(spec, 3, 5, num_workers=2, **arguments)
+    try:
+        np.testing.assert_array_equal(first_obs(there), first_obs(here))
+        for _ in range(15):
+            actions = np.stack([here.action_space.sample() for _ in range(here.num_rows)])
+            ours, theirs = here.step(actions), there.step(actions)
+            for name in ("obs", "episode_starts", "rewards", "terminated", "truncated"):
+                np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
+    finally:
+        there.close()

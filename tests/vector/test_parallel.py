@@ -237,7 +237,7 @@ def assert_shows(step: Step, rows: list[dict[str, Any]], first: bool = False) ->
         np.testing.assert_array_equal(step.final_obs, np.stack([rows[number]["final"] for number in ended]))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     scripts=st.lists(SCRIPTS, min_size=1, max_size=3),
     agent_ids=st.sampled_from([("a", "b", "c"), ("b",), ("c", "b"), ("a", "b")]),
@@ -673,7 +673,7 @@ def trained(ghosts: float | None, memory: str) -> tuple[PPOTrainer, dict[str, li
     policy = make_policy(env, AgentConfig(hidden_size=8, memory=memory, memory_size=6), seed=0)
     config = PPOConfig(rollout_steps=24, bptt_length=6, update_epochs=2, normalize_obs=True, normalize_returns=True)
     trainer = PPOTrainer(policy, env, config, seed=0, device="cpu")
-    history = trainer.train(1000)
+    history = trainer.train(400)
     return trainer, history
 
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from twostep.config import TrainingConfig
 from twostep.stats.console import number
 from twostep.stats.sinks import JsonLinesSink, read_rows
 
 if TYPE_CHECKING:
+    from twostep.collect.league import League
     from twostep.protocols import RowEnv
     from twostep.trainer import PPOTrainer
 
+LEAGUE = "league"
+"""By what name a trainer and its checkpoints hold past selves."""
 BEST, EVALUATIONS_FILE, REPLAYS = "best", "evaluations.jsonl", "replays"
 SKIRMISH = "skirmish"
 _SEED_OFFSET = 2
@@ -45,6 +48,9 @@ class Evaluations:
         started = time.perf_counter()
         score, row = self._skirmish(trainer) if self.config.env.id == SKIRMISH else self._episodes(trainer)
         row |= {"seconds": time.perf_counter() - started}
+        league = trainer.companions.get(LEAGUE)
+        if league is not None:
+            row |= cast("League", league).metrics()
         self.last_score = score
         if self._rows is not None:
             self._rows.log({"score": score} | row, steps)

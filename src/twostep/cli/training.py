@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from twostep.cli.evaluations import BEST, REPLAYS, Evaluations
+from twostep.cli.evaluations import BEST, LEAGUE, REPLAYS, Evaluations
 from twostep.cli.every import Every
 from twostep.cli.runs import CHECKPOINT, CONFIG_FILE, CSV_FILE, CURVE_FILE, METRICS_FILE, find_run, make_run_folder
 from twostep.config import TrainingConfig, shipped_config
@@ -31,8 +31,8 @@ _LOG = logging.getLogger("twostep.cli")
 
 EPISODES_TO_BE_SOLVED = 100
 INTERRUPTED, TERMINATED = 130, 143
-LEAGUE, OWN_TEAM = "league", "blue_*"
-"""By what name checkpoints hold past selves, and who learns in self-play unless `env.agent_ids` says it."""
+OWN_TEAM = "blue_*"
+"""Who learns in self-play, unless `env.agent_ids` says it."""
 
 
 def load_config(task: str, changes: dict[str, Any]) -> TrainingConfig:

@@ -13,7 +13,7 @@ from twostep.collect.league import League, Member
 from twostep.errors import ConfigError, EnvError
 from twostep.policies.playing import choose, device_of, to_numpy
 from twostep.protocols import Step
-from twostep.tree import Tree, tree_map
+from twostep.tree import Tree, tree_map, tree_stack
 from twostep.vector.agents import chosen_agents
 
 Infos = Sequence[Mapping[str, Any]]
@@ -42,8 +42,8 @@ class SelfPlay:
             `SkirmishRows(config, 16, agent_ids="*")`.
         league: Who plays against the learners, and where results are written down.
         learners: Whose rows are shown, by ids or patterns.
-        heuristic: A function that returns what the scripted player would do next in every row of `env`; None asks the
-            environments for their `scripted_actions`.
+        heuristic: A function that returns what the scripted player would do next in every row of `env`; None calls
+            each environment's `scripted_actions()`, which answers for all possible agents.
         score: How a match that has ended went, for the league's results.
         seed: Decides opponents and their actions, until `reset` is given a seed; None draws one.
     """
@@ -212,13 +212,21 @@ def _put(everybody: Tree, rows: Rows, actions: Tree) -> None:
 
 
 def _scripted_by(env: Any) -> Callable[[], Tree]:
-    """Return the function that asks the group, or each of its environments, what the scripted player would do."""
-    own = getattr(env, "scripted_actions", None)
-    if own is not None:
-        return own
+    """Return the function that asks each environment what its scripted player would do."""
     agents = [env.possible_agents.index(agent) for agent in env.agent_ids]
 
+    def in_rows(leaf: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return leaf[:, agents].reshape(env.num_rows, *leaf.shape[2:])  # from [envs, possible agents, ...]
+
     def ask() -> Tree:
-        return np.stack(env.call("scripted_actions"))[:, agents].reshape(env.num_rows, -1)
+        try:
+            answers = env.call("scripted_actions")
+        except AttributeError as error:
+            raise EnvError(
+                f"Nobody plays against the learners: the league has no copy yet, or met its heuristic, but {error}. "
+                "Give the environment a method scripted_actions() with an action for each of its possible agents, pass "
+                "heuristic= to SelfPlay, or let a copy join first and set heuristic_share=0."
+            ) from error
+        return tree_map(in_rows, tree_stack(np.stack, answers))
 
     return ask

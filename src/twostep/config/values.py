@@ -61,7 +61,7 @@ def parse_text(text: str) -> Any:
     """Read one word from a command line: a number, true, false, none, a list with commas, or itself."""
     stripped = text.strip()
     if "," in stripped or stripped[:1] in ("[", "("):
-        return tuple(parse_text(part) for part in stripped.strip("[]()").split(",") if part.strip())
+        return tuple(parse_text(part.strip()) for part in stripped.strip("[]()").split(",") if part.strip())
     if stripped.lower() in _WORDS:
         return _WORDS[stripped.lower()]
     if NUMBER.fullmatch(stripped):

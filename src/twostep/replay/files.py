@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import struct
 import zipfile
 import zlib
@@ -11,16 +13,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from twostep.errors import ConfigError, TwostepError
 from twostep.replay.checks import check_replay
 from twostep.worlds.skirmish import load_replay
 
 MOST_BYTES = 64 * 2**20
 """Of a replay, packed and unpacked: some twenty thousand frames of forty units."""
-_MOST_PARTS = 64
+_MOST_PARTS, _LONGEST_HEADER = 64, 512
 _ENCRYPTED = 1
+_HEADER = re.compile(
+    rb"\x93NUMPY\x01\0(?P<length>..)\{'descr': '[<>|][biuf](?P<bytes>\d)', 'fortran_order': (?:False|True), "
+    rb"'shape': \((?P<shape>[\d, ]*)\), \} *\n",
+    re.DOTALL,
+)
+"""An array of numbers as numpy writes it; other headers, objects among them, are not even given to numpy."""
 _UNREADABLE = (
     *(OSError, ValueError, EOFError, OverflowError, NotImplementedError, RecursionError),
     *(struct.error, zipfile.BadZipFile, zlib.error),
@@ -51,12 +57,13 @@ def writing(target: Path) -> Generator[Path]:
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        yield part
-        os.replace(part, target)
+        try:
+            yield part
+            os.replace(part, target)
+        finally:
+            part.unlink(missing_ok=True)
     except OSError as error:
         raise ConfigError(f"{target} cannot be written: {error.strerror or error}. Choose another place.") from error
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _check_archive(file: Path) -> None:
@@ -82,15 +89,9 @@ def _check_part(archive: zipfile.ZipFile, part: zipfile.ZipInfo) -> None:
     if part.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or part.flag_bits & _ENCRYPTED:
         raise ValueError(f"{part.filename} is packed in a way that replays are not")
     with archive.open(part) as stream:
-        version = np.lib.format.read_magic(stream)
-        if version != (1, 0):
-            raise ValueError(f"{part.filename} is an array of format {version}, but replays have (1, 0)")
-        shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
-        begin = stream.tell()
-    if dtype.kind not in "biuf":
-        raise ValueError(f"{part.filename} holds {dtype}, but replays hold numbers only")
-    count = 1
-    for side in shape:
-        count *= side
-    if min(shape, default=0) < 0 or count * dtype.itemsize != part.file_size - begin:
+        header = _HEADER.match(stream.read(_LONGEST_HEADER))
+    if header is None or header.end() - header.end("length") != int.from_bytes(header["length"], "little"):
+        raise ValueError(f"{part.filename} is no array of numbers")
+    shape = [int(side) for side in header["shape"].replace(b",", b" ").split()]
+    if math.prod(shape, start=int(header["bytes"])) != part.file_size - header.end():
         raise ValueError(f"{part.filename} claims the shape {shape}, which is not what is there")

@@ -89,7 +89,7 @@ class CsvSink:
 
 
 class TensorBoardSink:
-    """Scalars for TensorBoard, each under `prefix`; TensorBoard is needed from the first row on, not before."""
+    """Scalars for TensorBoard, each under `prefix` if it names no group itself (`eval/win_rate`); TensorBoard is needed from the first row on, not before."""
 
     def __init__(self, folder: str | os.PathLike[str], prefix: str = "train/") -> None:
         self.folder, self.prefix = Path(folder), prefix
@@ -101,7 +101,7 @@ class TensorBoardSink:
             self._writer = _summary_writer(self.folder)
         for name, value in metrics.items():
             if finite(value) is not None:
-                self._writer.add_scalar(f"{self.prefix}{name}", value, step)
+                self._writer.add_scalar(_grouped(name, self.prefix), value, step)
 
     def close(self) -> None:
         """Write what is left; harmless when called twice."""
@@ -111,9 +111,9 @@ class TensorBoardSink:
 
 
 class WandbSink:
-    """Metrics for Weights & Biases, each under `prefix`; offline they stay in `folder` for a later `wandb sync`.
+    """Metrics for Weights & Biases, each under `prefix` if it names no group itself.
 
-    The run begins with the first row. Where wandb is missing or cannot begin, the first row raises.
+    Offline they stay in `folder` for a later `wandb sync`. The run begins with the first row. Where wandb is missing or cannot begin, the first row raises.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class WandbSink:
         """Send every finite metric."""
         if self._run is None:
             self._run = _wandb().init(dir=str(self.folder), **self._begin)
-        named = {f"{self.prefix}{name}": value for name, value in metrics.items() if finite(value) is not None}
+        named = {_grouped(name, self.prefix): value for name, value in metrics.items() if finite(value) is not None}
         self._run.log(named, step=step)
 
     def close(self) -> None:
@@ -142,6 +142,10 @@ class WandbSink:
         if self._run is not None:
             self._run.finish()
             self._run = None
+
+
+def _grouped(name: str, prefix: str) -> str:
+    return name if "/" in name else f"{prefix}{name}"
 
 
 def _wandb() -> Any:

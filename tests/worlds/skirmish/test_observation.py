@@ -93,17 +93,17 @@ def test_a_mate_sees_for_all(stage) -> None:
 
 def test_what_a_team_does_not_see_changes_nothing_in_what_it_sees(scripted) -> None:
     """Partial observation: enemies out of sight get any other state, and every number of the team stays the same."""
-    config, rng = EnvConfig(), np.random.default_rng(0)
+    config, rng = EnvConfig(size=90.0, walls=16), np.random.default_rng(0)
     matches = Matches(config, 1)
     sim, plan, observe = matches.simulation, scripted["heuristic"]().plan, matches.observer.observe
     changed = 0
     for seed in range(12):
         matches.begin([(0, seed)])
-        for _ in range(rng.integers(0, 45)):
+        for _ in range(rng.integers(0, 70)):
             sim.step(plan(sim))
         for team in (0, 1):
             before, seen, present = observe(sim)[0, team], sim.sight.seen[0, team].copy(), sim.in_zone.copy()
-            for enemy in np.flatnonzero(~seen & sim.alive[0, 1 - team]):
+            for enemy in np.repeat(np.flatnonzero(~seen & sim.alive[0, 1 - team]), 4):
                 at = (0, 1 - team, enemy)
                 kept = {name: getattr(sim, name)[at].copy() for name in HIDDEN}
                 for name in HIDDEN:

@@ -38,8 +38,7 @@ def test_rewards_are_the_sum_of_their_parts_in_every_match(scripted) -> None:
         np.testing.assert_allclose(part["kill"].sum(-1), deaths[:, ::-1], atol=1e-4)
         np.testing.assert_allclose(part["death"].sum(-1), -deaths, atol=1e-4)
         for name in ("zone", "terminal"):
-            blue, red = part[name].max(-1) + part[name].min(-1), 0
-            blue, red = blue[:, 0], blue[:, 1]
+            blue, red = (part[name].sum(-1) / sim.acted.sum(-1)).T  # nothing for the destroyed, the same for all others
             np.testing.assert_allclose(blue, -red, atol=1e-6)
     assert steps > 10
     np.testing.assert_allclose(ledger.totals, totals, atol=1e-4)

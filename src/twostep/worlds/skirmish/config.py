@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -155,7 +155,9 @@ class EnvConfig:
 
     def __post_init__(self) -> None:
         """Take sequences and mappings for what they stand for, and refuse what cannot work."""
-        object.__setattr__(self, "team", (self.team,) if isinstance(self.team, str) else tuple(self.team))
+        team: Any = self.team
+        if isinstance(team, (str, Sequence)):
+            object.__setattr__(self, "team", (team,) if isinstance(team, str) else tuple(team))
         _nest(self, "rewards", RewardWeights)
         _nest(self, "heuristic", HeuristicConfig)
         self._check_team()
@@ -185,7 +187,8 @@ class EnvConfig:
         _require(self, "seed", fits, "a whole number, 0 or more, or None", "None draws one")
 
     def _check_team(self) -> None:
-        if not 1 <= len(self.team) <= 20:
+        team: Any = self.team
+        if not isinstance(team, tuple) or not 1 <= len(self.team) <= 20:
             raise ConfigError(f"team={self.team!r} must name 1 to 20 mechs: ('scout', 'heavy') is the smallest mix.")
         for name in self.team:
             if name not in CLASSES:

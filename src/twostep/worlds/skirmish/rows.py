@@ -18,6 +18,9 @@ from twostep.worlds.skirmish.matches import Matches
 from twostep.worlds.skirmish.seeds import MatchSeeds, env_seeds
 from twostep.worlds.skirmish.simulation import Simulation
 
+PER_MATCH = ("scripted_actions",)
+"""Methods of `SkirmishRows` whose answer has an entry for each match."""
+
 
 class Planner(Protocol):
     """Plays agents of many matches at once."""
@@ -136,8 +139,9 @@ class SkirmishRows:
         return everybody.reshape(*shape, -1)
 
     def scripted_actions(self) -> Array:
-        """Return what `HeuristicPolicy` would do next in every row, `[B, n]`."""
-        return self._rows(encode(HeuristicPolicy().plan(self.simulation), self.config.control))
+        """Return what `HeuristicPolicy` would do next with every agent of every match, `[M, 2 K, n]`."""
+        actions = encode(HeuristicPolicy().plan(self.simulation), self.config.control)
+        return actions.reshape(self.num_envs, len(self.possible_agents), -1)
 
     def _observe(self) -> Array:
         return self._rows(self._matches.observer.observe(self.simulation))
@@ -148,10 +152,11 @@ class SkirmishRows:
         return array.reshape(self.num_envs, -1, *rest)[:, self._units].reshape(self.num_rows, *rest)
 
     def call(self, name: str, *args: Any, indices: Sequence[int] | None = None) -> list[Any]:
-        """Call the method `name` once, or read the attribute, of what all matches share: an answer for each of them."""
+        """Call the method `name` once, or read the attribute: an answer for each match, mostly one for all."""
         value = getattr(self, name)
-        answer = value(*args) if callable(value) else value
-        return [answer] * (self.num_envs if indices is None else len(indices))
+        answer: Any = value(*args) if callable(value) else value
+        chosen = range(self.num_envs) if indices is None else indices
+        return [answer[match] if name in PER_MATCH else answer for match in chosen]
 
     def close(self) -> None:
         """Free nothing: there is nothing to free."""

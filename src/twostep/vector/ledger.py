@@ -1,0 +1,59 @@
+"""What is known of every environment outside of its process: its seed, its episode, what it was told, where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from twostep.tree import tree_map
+from twostep.vector.shared import SharedRows
+
+
+class Ledger:
+    """Seeds, episodes and calls of all environments, for messages and for those that replace them."""
+
+    def __init__(self, num_envs: int, rows: SharedRows) -> None:
+        self.seeds = [0] * num_envs
+        self.calls: dict[tuple[int, str], tuple[Any, ...]] = {}
+        """The arguments with which a method that returns nothing was last called, by environment and name."""
+        self._rows = rows
+        self._num_steps = 0
+        self._episodes = np.zeros(num_envs, dtype=np.int64)
+        self._began = np.zeros(num_envs, dtype=np.int64)
+
+    def note_seeds(self, chosen: Mapping[int, int | None]) -> None:
+        """Take note of the seeds of a reset; None goes on drawing from the one before."""
+        for env, seed in chosen.items():
+            if seed is not None:
+                self.seeds[env] = seed
+
+    def note_step(self) -> None:
+        """Take note that a step is taken."""
+        self._num_steps += 1
+
+    def note_episodes(self) -> None:
+        """Take note of the episodes that the last reset or step began."""
+        begun = self._rows.episode_starts.reshape(len(self.seeds), -1).all(1)
+        self._episodes[begun] += 1
+        self._began[begun] = self._num_steps
+
+    def derive_seeds(self, part: slice, salt: int) -> list[int]:
+        """Replace the seeds of some environments by others that follow from them, and return these."""
+        states = (np.random.SeedSequence((seed, salt)).generate_state(1) for seed in self.seeds[part])
+        self.seeds[part] = [int(state[0] >> 1) for state in states]
+        return self.seeds[part]
+
+    def place(self, env: int, call: str) -> str:
+        """Say where in the run an environment is, in `step` or in `reset`."""
+        rows_per_env = len(self._rows.rewards) // len(self.seeds)
+        part = slice(env * rows_per_env, (env + 1) * rows_per_env)
+        actions = tree_map(lambda leaf: leaf[part].tolist(), self._rows.actions)
+        if rows_per_env == 1:
+            actions = tree_map(lambda values: values[0], actions)
+        given = actions if call == "step" else ""
+        steps = self._num_steps - self._began[env]
+        return (
+            f"env {env} (seed {self.seeds[env]}), episode {self._episodes[env]}, step {steps} of it, in {call}({given})"
+        )

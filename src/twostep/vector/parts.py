@@ -1,0 +1,52 @@
+"""Which environments there are, what makes each, and which worker steps it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+
+from twostep.errors import EnvError
+
+
+def env_sources(num_envs: int, env_cfg: Any) -> list[Any]:
+    """Return what makes each environment, from one for all or one for each."""
+    if num_envs < 1:
+        raise EnvError(f"num_envs={num_envs}, but must be 1 or more. Use num_envs=1 for a single environment.")
+    if not isinstance(env_cfg, Sequence) or isinstance(env_cfg, str):
+        return [_source(env_cfg)] * num_envs
+    if len(env_cfg) != num_envs:
+        raise EnvError(
+            f"{len(env_cfg)} environments were listed, but num_envs={num_envs}. Make the two agree, or pass one "
+            f"function, which is called once per environment."
+        )
+    return [_source(one) for one in env_cfg]
+
+
+def _source(env_cfg: Any) -> Any:
+    if isinstance(env_cfg, str):
+        # The specification travels, not the name: what the main module has registered is unknown to a new process.
+        return partial(gym.make, gym.spec(env_cfg), disable_env_checker=True)
+    if not callable(env_cfg) and not callable(getattr(env_cfg, "make", None)):
+        raise EnvError(
+            f"{env_cfg!r} makes no environment in another process. Pass a function without arguments, such as "
+            f"lambda: MyEnv(), an object with a method make(), a Gymnasium id, or a list of these."
+        )
+    return env_cfg
+
+
+def first_envs(num_envs: int, num_workers: int | None) -> list[int]:
+    """Return the first environment of each worker: parts as equal as can be; None takes a worker per usable core."""
+    if num_workers is not None and not 1 <= num_workers <= num_envs:
+        raise EnvError(
+            f"num_workers={num_workers}, but must be between 1 and num_envs={num_envs}. None takes one per core."
+        )
+    workers = min(num_envs, _usable_cores()) if num_workers is None else num_workers
+    return [number * num_envs // workers for number in range(workers)]
+
+
+def _usable_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
