@@ -3,6 +3,7 @@
 #   make test     every test, with coverage
 #   make check    format, lint, types, layers, spelling
 #   make bench    speed beside other libraries
+#   make chaos    what happens when processes are killed: the figures of docs/reliability.md, in half an hour
 #   make format   put the code into the form that `make check` wants
 
 PYTHON ?= python3
@@ -13,7 +14,7 @@ INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constr
 DEMO := runs/demo
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench format clean
+.PHONY: help demo test check bench chaos format clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -54,6 +55,9 @@ check: $(VENV)/.dev
 
 bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/speed.py
+
+chaos: $(VENV)/.dev
+	$(BIN)/python benchmarks/chaos.py
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .

@@ -117,13 +117,13 @@ def test_the_host_does_not_wait_for_minibatches(memory: str) -> None:
         trainer = _trainer(TensorEnv(DeviceEnv()), memory, update_epochs=epochs, num_minibatches=4)
         trainer.train(2 * 21 * 32)
         rollout = trainer.collect_rollout()
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
-            with warnings.catch_warnings(record=True) as found:
-                warnings.simplefilter("always")
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
                 trainer.update(rollout)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
         return sum("synchroniz" in str(warning.message) for warning in found)
 
     few, many = waits(1), waits(6)

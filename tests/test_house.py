@@ -80,10 +80,21 @@ def test_importing_everything_loads_no_optional_package() -> None:
     assert not loaded & {"envpool", "ale_py", "mujoco", "tensorboard", "stable_baselines3"}
 
 
+TALKS_TO_WORKERS = "vector/channels.py"
+"""Reads what processes say that the program itself started, over sockets without a name."""
+
+
 def test_no_file_is_ever_unpickled() -> None:
     """A checkpoint or rollout from a stranger must not be able to run code."""
     found = [f"{module}: {complaint}" for module, node in nodes() for complaint in _unsafe(node)]
-    assert not found, found
+    assert [complaint for complaint in found if not complaint.startswith(TALKS_TO_WORKERS)] == []
+    assert found, "the guard can fail"
+    opened = [ast.unparse(node) for module, node in nodes() if module == TALKS_TO_WORKERS and _opens(node)]
+    assert opened == [], "where pickles are read, no file is"
+
+
+def _opens(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("open", "read_bytes", "connect")
 
 
 def _unsafe(node: ast.AST) -> Iterator[str]:

@@ -199,3 +199,22 @@ def test_no_rows_no_curve(tmp_path):
     (tmp_path / "metrics.jsonl").touch()
     with pytest.raises(ConfigError, match="no rows yet"):
         plot_learning_curve(tmp_path / "metrics.jsonl", tmp_path / "curve.png")
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [{"score": 0.2, "win_rate": 0.2, "win_rate_low": 0.1, "win_rate_high": 0.4, "episodes": 20.0}] * 3,
+        [{"score": 9.0, "mean_return": 9.0, "low": None, "high": None, "episodes": 1.0}],
+    ],
+)
+def test_evaluations_get_a_panel_of_their_own(tmp_path, rows):
+    matplotlib_image = pytest.importorskip("matplotlib.image")
+    rows_of_a_run(tmp_path / "metrics.jsonl", range(20))
+    evaluated = [json.dumps({"step": 5 * step, **row}) + "\n" for step, row in enumerate(rows)]
+    (tmp_path / "evaluations.jsonl").write_text("".join(evaluated))
+    plain = plot_learning_curve(tmp_path / "metrics.jsonl", tmp_path / "plain.png")
+    path = plot_learning_curve(
+        tmp_path / "metrics.jsonl", tmp_path / "curve.png", evaluations_jsonl=tmp_path / "evaluations.jsonl"
+    )
+    assert matplotlib_image.imread(path).shape[0] > matplotlib_image.imread(plain).shape[0]

@@ -26,6 +26,8 @@ def counted(columns):
     for t in range(num_steps):
         for row in range(num_rows):
             if not columns["valid"][t, row]:
+                if columns["truncated"][t, row]:
+                    total[row] = length[row] = 0
                 continue
             total[row] += columns["rewards"][t, row]
             length[row] += 1
@@ -40,7 +42,10 @@ def counted(columns):
 )
 @settings(max_examples=60, deadline=None)
 def test_equals_counting(seed, lengths, rows):
-    """L18, EB4: however time is cut into rollouts; steps that are not valid belong to no episode."""
+    """L18, EB4, A1: however time is cut into rollouts; steps that are not valid belong to no episode.
+
+    Those that are truncated, too, break an episode off: it is not listed, and the next one starts from nothing.
+    """
     columns = columns_of(np.random.default_rng(seed), sum(lengths), rows)
     tracker, found, first = EpisodeTracker(rows), [], 0
     for length in lengths:
@@ -76,6 +81,19 @@ def test_reset_forgets_running_episodes():
     tracker.reset()
     (episode,) = tracker.episodes({"rewards": one, "terminated": none, "truncated": over, "valid": ~none}, {})
     assert (episode.ret, episode.length) == (3.0, 3)
+
+
+def test_a_broken_episode_is_not_listed_and_not_glued_to_the_next():
+    """A1: a worker died in the third step; the agent of the other row was only not there in that step."""
+    ones = np.ones((5, 2), dtype=np.float32)
+    none = np.zeros((5, 2), dtype=bool)
+    valid, truncated, terminated = ~none, none.copy(), none.copy()
+    valid[2] = False
+    truncated[2, 0] = True
+    terminated[4] = True
+    columns = {"rewards": ones, "terminated": terminated, "truncated": truncated, "valid": valid}
+    episodes = EpisodeTracker(2).episodes(columns, {})
+    assert [(episode.row, episode.ret, episode.length) for episode in episodes] == [(0, 2.0, 2), (1, 4.0, 4)]
 
 
 def test_infos_keep_what_is_plain():

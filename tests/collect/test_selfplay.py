@@ -29,16 +29,18 @@ class Teams:
     """Matches that end at random, in which agents end at random, too: every number tells its row and time.
 
     A match that ends at step t is won by blue, red or nobody, by the remainder of t by 3. With `broken`, some matches
-    end as they do where a process has died: nothing in them is valid.
+    end as they do where a process has died: nothing in them is valid. With `returning`, agents come back by themselves
+    in the middle of a match.
     """
 
     action_space = spaces.Discrete(1_000_000)
     observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
 
-    def __init__(self, num_envs, agents=AGENTS, seed=0, masks=False, broken=False):
+    def __init__(self, num_envs, agents=AGENTS, seed=0, masks=False, broken=False, returning=False):
         self.possible_agents = self.agent_ids = agents
         self.num_envs, self.num_rows = num_envs, num_envs * len(agents)
         self.random, self.masks, self.broken = np.random.default_rng(seed), masks, broken
+        self.returning = returning
         self.steps, self.actions, self.resets = 0, [], []
 
     def reset(self, seed=None, indices=None):
@@ -63,9 +65,9 @@ class Teams:
             if over[env]:
                 team = self.agent_ids[at].partition("_")[0]
                 infos[env * shape[1] + at]["won"] = float(("blue", "red", "nobody")[self.steps % 3] == team)
-        self.alive &= ~ended
-        self.alive[over | failed] = True
-        starts = np.broadcast_to((over | failed)[:, None], shape).ravel()
+        starts = (over | failed)[:, None] | (~valid & (self.random.random(shape) < 0.3) & self.returning)
+        self.alive = (self.alive & ~ended) | starts
+        starts = starts.ravel()
         truncated = np.broadcast_to(failed[:, None], shape).copy()
         final_rows = np.flatnonzero(ended & ~failed[:, None])
         return Step(
@@ -153,10 +155,11 @@ def net(config=SMALL, seed=0, **agent):
     seed=st.integers(0, 2**20),
     masks=st.booleans(),
     broken=st.booleans(),
+    returning=st.booleans(),
 )
-def test_rows_go_where_they_belong(num_envs, learners, members, seed, masks, broken):
+def test_rows_go_where_they_belong(num_envs, learners, members, seed, masks, broken, returning):
     """EB12, RELIABILITY 26: against a loop over agents: every field of every step, every action of every opponent."""
-    env, plain = (Teams(num_envs, seed=seed, masks=masks, broken=broken) for _ in range(2))
+    env, plain = (Teams(num_envs, AGENTS, seed, masks, broken, returning) for _ in range(2))
     group = SelfPlay(env, counters(members, heuristic_share=0.3), learners, seed=seed)
     own = [row for row in range(env.num_rows) if AGENTS[row % len(AGENTS)] in group.agent_ids]
     assert group.num_rows == len(own) == num_envs * group.rows_per_env
@@ -172,8 +175,11 @@ def test_rows_go_where_they_belong(num_envs, learners, members, seed, masks, bro
             name = playing[row // len(AGENTS)]
             counts[row] += 1
             expected[row] = 1000 * row + (7 if name == HEURISTIC else 100 * int(name) + counts[row])
+        before = list(group.opponents)
         step, reference = group.step(actions), plain.step(expected)
         np.testing.assert_array_equal(env.actions[-1], expected)
+        for number, starts in enumerate(reference.episode_starts.reshape(num_envs, -1)):
+            assert starts.all() or group.opponents[number] is before[number]
         for row in np.flatnonzero(reference.episode_starts).tolist():
             counts[row] = 0
         for row, info in reference.infos.items():

@@ -72,6 +72,11 @@ def drive_to_zone(obs):
     return torch.stack([move, turn, torch.zeros_like(move)], -1)
 
 
+def stand(obs):
+    """Neither move nor turn nor shoot."""
+    return torch.tensor([0, 2, 0]).expand(len(obs), 3)
+
+
 @pytest.fixture
 def seen_rows(monkeypatch):
     """Every environment that evaluation makes, newest last."""
@@ -100,10 +105,13 @@ def test_the_interval_is_wilsons(wins, count, low, high):
 
 
 def test_the_interval_covers_as_often_as_it_says():
-    """E24: of the matches of a player who truly wins 30 %, 95 % of all intervals hold that number."""
-    wins = np.random.default_rng(0).binomial(60, 0.3, size=4000)
+    """E24: of players who truly win anything from 5 % to 95 %, the intervals of 95 % hold that number."""
+    random = np.random.default_rng(0)
+    rates = random.uniform(0.05, 0.95, size=4000)
+    wins = random.binomial(60, rates)
     intervals = [EvalStats(number / 60, 0.0, 1.0, 60).win_interval for number in wins.tolist()]
-    assert np.mean([low <= 0.3 <= high for low, high in intervals]) == pytest.approx(0.95, abs=0.015)
+    covered = [low <= rate <= high for rate, (low, high) in zip(rates, intervals, strict=True)]
+    assert np.mean(covered) == pytest.approx(0.95, abs=0.012)
 
 
 def test_statistics_say_it_in_a_line_and_in_json():
@@ -215,10 +223,23 @@ def test_sampling_differs_by_seed_and_from_the_mode():
 
 def test_each_match_counts_once(seen_rows):
     """EB9: who ends early plays on while others are not done, but only the first match of each row is counted."""
-    stats, _ = evaluate_vs_heuristic(Always(drive_to_zone), SMALL, 20, 0, num_envs=20)
-    assert stats.wins + stats.losses + stats.draws == sum(stats.ends.values()) == 20
+    agents = len(SMALL.team)
+
+    def some_drive(obs):
+        return torch.where(torch.arange(len(obs))[:, None] < 2 * agents, drive_to_zone(obs), stand(obs))
+
+    stats, _ = evaluate_vs_heuristic(Always(some_drive), SMALL, 4, [0, 1, 2, 3], opponent=Stand)
     assert len(seen_rows) == 1
-    assert seen_rows[0].num_envs == 20
+    assert seen_rows[0].num_envs == 4
+    models = (drive_to_zone, drive_to_zone, stand, stand)
+    alone = [
+        evaluate_vs_heuristic(Always(model), SMALL, 1, [seed], opponent=Stand)[0] for seed, model in enumerate(models)
+    ]
+    lengths = [one.mean_episode_length for one in alone]
+    assert 2 * max(lengths[:2]) < min(lengths[2:])
+    assert stats.mean_episode_length == np.mean(lengths)
+    assert stats.mean_return == pytest.approx(np.mean([one.mean_return for one in alone]))
+    assert (stats.wins, stats.draws) == (2, 2)
 
 
 def test_a_zone_win_ends_the_match_and_counts():
@@ -237,8 +258,7 @@ def test_a_zone_win_ends_the_match_and_counts():
 
 def test_nobody_coming_is_a_draw_by_time():
     """E24: draws are no wins, and count in the rate."""
-    stand = Always(lambda obs: np.tile([0, 2, 0], (len(obs), 1)))
-    stats, _ = evaluate_vs_heuristic(stand, SMALL, 2, 0, opponent=Stand)
+    stats, _ = evaluate_vs_heuristic(Always(stand), SMALL, 2, 0, opponent=Stand)
     assert (stats.win_rate, stats.draws, stats.ends["time"]) == (0.0, 2, 2)
     assert (stats.mean_hp_margin, stats.mean_episode_length) == (0.0, SMALL.max_steps)
 

@@ -4,7 +4,7 @@ from copy import deepcopy
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twostep.replay.events import describe, describe_outcome, find_events, first_dead_frames
@@ -35,6 +35,7 @@ def matches(draw):
     return match_of(deaths, owners), deaths, owners
 
 
+@settings(deadline=None)
 @given(matches())
 def test_every_death_and_every_capture_is_told_once_and_in_order(match):
     replay, deaths, owners = match

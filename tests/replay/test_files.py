@@ -86,7 +86,7 @@ def test_every_truncation_is_refused(saved, attempt):
         assert isinstance(attempt(saved[:length]), str), length
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_flipped_bytes_are_refused_or_harmless(saved, attempt, data):
     content = bytearray(saved)
@@ -95,13 +95,13 @@ def test_flipped_bytes_are_refused_or_harmless(saved, attempt, data):
     attempt(bytes(content))
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.binary(max_size=300), magic=st.sampled_from([b"", b"PK\x03\x04", b"PK\x05\x06", b"\x93NUMPY"]))
 def test_random_bytes_are_refused(attempt, content, magic):
     assert isinstance(attempt(magic + content), str)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_part_of_random_bytes_is_refused_or_harmless(saved, attempt, data):
     """The archive is whole, its checksums are right, and what is inside is not."""
@@ -193,6 +193,8 @@ WRONG = {
     "units that are words": (put("units", ["blue"]), "unit 0"),
     "a unit without a name": (put_unit("id", None), "unit 0"),
     "a name without end": (put_unit("id", "x" * 10_000), "unit 0"),
+    "a name that commands the terminal": (put_unit("id", "\x1b]0;hi\x07"), "unit 0"),
+    "an outcome that commands the terminal": (put("outcome", {"winner": "x", "reason": "\x1b[2J"}), "outcome"),
     "a unit of a third team": (put_unit("team", "green"), "team"),
     "a unit without size": (put_unit("radius", 0), "unit 0"),
     "hit points without end": (put_unit("max_hp", float("inf")), "unit 0"),

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -76,6 +76,7 @@ def series_of(data, place):
     return (steps * place["resolution"]).T
 
 
+@settings(deadline=None)
 @given(
     arrays.arrays(
         np.float64,

@@ -11,9 +11,12 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from twostep.errors import EnvError
-from twostep.vector import SerialVectorEnv, check_env
+from twostep.vector import AgentsVectorEnv, SerialVectorEnv, check_env
+from twostep.worlds.skirmish import EnvConfig, SkirmishEnv
 
 BOX = spaces.Box(-1, 1, (3,), np.float32)
 DICT = spaces.Dict({"camera": spaces.Box(0, 255, (2, 2), np.uint8), "speed": spaces.Box(-9, 9, (1,), np.float32)})
@@ -327,3 +330,274 @@ def test_the_action_space_keeps_its_own_generator() -> None:
     expected = spaces.Discrete(1000, seed=3).sample()
     check_env(env)
     assert env.action_space.sample() == expected
+
+
+# ---------------------------------------------------------------------------- many agents
+
+
+class Team:
+    """Right in everything but what `mend` makes of it; `a` ends after two steps, `b` after three."""
+
+    def __init__(self, mend: Callable[[Team, str, Any], Any] | None = None) -> None:
+        self.possible_agents: Any = ["a", "b"]
+        self.agents: Any = []
+        self.t = 0
+        self.mend = mend or (lambda env, call, result: result)
+
+    def observation_space(self, agent: str) -> Any:
+        return self.mend(self, "observation_space", BOX)
+
+    def action_space(self, agent: str) -> Any:
+        return self.mend(self, "action_space", spaces.Discrete(3))
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.t, self.agents = 0, ["a", "b"]
+        return self.mend(self, "reset", (self._obs(), {agent: {} for agent in self.agents}))
+
+    def step(self, actions: dict[str, int]) -> Any:
+        self.t += 1
+        acting = list(self.agents)
+        assert sorted(actions) == sorted(acting)
+        ends = {"a": self.t >= 2, "b": self.t >= 3}
+        obs, rewards = self._obs(), dict.fromkeys(acting, 1.0)
+        terminations, truncations = {agent: ends.get(agent, False) for agent in acting}, dict.fromkeys(acting, False)
+        self.agents = [agent for agent in acting if not ends[agent]]
+        infos: dict[str, Any] = {agent: {} for agent in acting}
+        return self.mend(self, "step", (obs, rewards, terminations, truncations, infos))
+
+    def _obs(self) -> dict[str, Any]:
+        return {agent: np.zeros(3, dtype=np.float32) for agent in self.agents}
+
+
+def at_step(part: int, key: str, value: Any) -> Callable[[], Team]:
+    """Return a maker of teams in which one entry of one of step's dicts is another; `...` leaves it out."""
+
+    def mend(env: Team, call: str, result: Any) -> Any:
+        if call == "step":
+            if value is ...:
+                result[part].pop(key, None)
+            else:
+                result[part][key] = value
+        return result
+
+    return lambda: Team(mend)
+
+
+def at(call: str, change: Callable[[Team, Any], Any]) -> Callable[[], Team]:
+    return lambda: Team(lambda env, name, result: change(env, result) if name == call else result)
+
+
+def leaving(agents: Any) -> Callable[[Team, Any], Any]:
+    def change(env: Team, result: Any) -> Any:
+        env.agents = agents
+        return result
+
+    return change
+
+
+def without(attribute: str, value: Any = None) -> Callable[[], Team]:
+    def make() -> Team:
+        env = Team()
+        setattr(env, attribute, value)
+        return env
+
+    return make
+
+
+class Sharing(Team):
+    """Removes agents from the one list that says who there can be, a usual slip."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        result = super().reset(seed=seed)
+        self.agents = self.possible_agents
+        return result
+
+    def step(self, actions: dict[str, int]) -> Any:
+        result = super().step(actions)
+        self.possible_agents[:] = self.agents or ["a"]
+        return result
+
+
+class NoSeedTeam(Team):
+    def reset(self) -> Any:  # type: ignore[override]
+        return super().reset()
+
+
+MISTAKES_OF_TEAMS: dict[str, tuple[Callable[[], Any], str]] = {
+    "no agents at all": (without("possible_agents"), r"possible_agents is None.*must list all agents"),
+    "agents as text": (without("possible_agents", "ab"), r"possible_agents is 'ab' \(str\), but must list all agents"),
+    "agents twice": (without("possible_agents", ["a", "a"]), r"possible_agents names 'a' twice"),
+    "space as attribute": (without("observation_space", BOX), r"observation_space is Box.*must be a method.*def obs"),
+    "spaces as dict": (without("action_space", {"a": 1}), r"action_space is \{'a': 1\} \(dict\), but must be a method"),
+    "space of nothing": (at("action_space", lambda env, space: None), r"action_space\('a'\) is None.*not supported"),
+    "empty space": (at("observation_space", lambda env, s: spaces.Box(-1, 1, (0,))), r"without a single number"),
+    "no reset": (without("reset"), r"Team has no method reset\(\)"),
+    "no seed": (NoSeedTeam, r"reset must take a seed by keyword"),
+    "old reset": (at("reset", lambda env, result: result[0]), r"reset\(seed=0\) returned .*must return two dicts"),
+    "reset of lists": (
+        at("reset", lambda env, result: ([], [])),
+        r"returned \(list, list\), but must return two dicts",
+    ),
+    "nobody at reset": (at("reset", leaving([])), r"left env.agents empty, so nobody is there"),
+    "agents none": (at("reset", leaving(None)), r"left env.agents as None \(NoneType\), but it must list who is there"),
+    "agent unknown": (
+        at("reset", leaving(["a", "c"])),
+        r"env.agents holds 'c', which is not in possible_agents \(a, b\)",
+    ),
+    "agent there twice": (at("reset", leaving(["a", "a"])), r"env.agents names 'a' twice"),
+    "agent unseen": (at("reset", lambda env, result: ({"a": result[0]["a"]}, {})), r"'b' has no observation"),
+    "shape at reset": (
+        at("reset", lambda env, result: ({"a": np.zeros(4), "b": np.zeros(3)}, {})),
+        r"a: obs has shape",
+    ),
+    "info at reset": (
+        at("reset", lambda env, result: (result[0], {"a": 3})),
+        r"a: info is 3 \(int\), but must be a dict",
+    ),
+    "old step": (at("step", lambda env, result: result[:4]), r"\(dict, dict, dict, dict\).*old API: split dones"),
+    "step of arrays": (at("step", lambda env, result: (np.zeros(3),) * 5), r"\(ndarray, .*must return five dicts"),
+    "no step": (at("step", lambda env, result: None), r"returned None .*must return five dicts by agent"),
+    "reward missing": (at_step(1, "b", ...), r"rewards has no entry for 'b', which acted"),
+    "termination missing": (at_step(2, "a", ...), r"terminations has no entry for 'a', which acted"),
+    "truncation missing": (at_step(3, "a", ...), r"truncations has no entry for 'a', which acted"),
+    "observation missing": (at_step(0, "b", ...), r"'b' has no observation. Return one for every agent"),
+    "observation wide": (at_step(0, "b", np.zeros(5)), r"step 1 after a reset, b: obs has shape \[5\]"),
+    "observation nan": (at_step(0, "b", np.full(3, np.nan)), r"b: obs\[0\] is nan"),
+    "observation none": (at_step(0, "b", None), r"b: obs is None"),
+    "reward none": (at_step(1, "a", None), r", a: reward is None.*Return 0.0"),
+    "reward nan": (at_step(1, "a", float("nan")), r", a: reward is nan, but must be finite"),
+    "flag as text": (at_step(2, "b", "no"), r", b: terminated is 'no' \(str\), but must be a bool"),
+    "flag as number": (at_step(3, "b", 0), r", b: truncated is 0 \(int\), but must be a bool"),
+    "info as text": (at_step(4, "b", "fine"), r", b: info is 'fine' \(str\), but must be a dict"),
+    "mask of a wrong size": (at_step(4, "b", {"action_mask": [1, 1]}), r", b: the mask has shape \[2\].*needs 3"),
+    "mask of nothing": (at_step(4, "b", {"action_mask": np.zeros(3, int)}), r", b: the mask forbids all 3"),
+    "vanishes": (at("step", leaving(["a"])), r"'b' left env.agents, but was neither terminated nor truncated"),
+    "shrinking list": (Sharing, r"possible_agents was \['a', 'b'\] and became \['a'\].*a copy"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES_OF_TEAMS)
+def test_each_mistake_with_many_agents_is_one_clear_error(name: str) -> None:
+    """G25: what PettingZoo's parallel interface asks for, each breach with the value, the rule and the way out."""
+    make, message = MISTAKES_OF_TEAMS[name]
+    with pytest.raises(EnvError, match=message) as caught:
+        check_env(make)
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).endswith((".", "...", ")"))
+    with pytest.raises(EnvError):
+        AgentsVectorEnv([make])
+
+
+def test_environments_of_many_agents_pass() -> None:
+    for make in (Team, lambda: SkirmishEnv(EnvConfig(control="continuous"))):
+        check_env(make)
+        check_env(make())
+    check_env(at_step(1, "a", np.float32(3)))
+    check_env(at_step(4, "b", {"action_mask": [1, 0, 1]}))
+    check_env(at_step(4, "b", ...))
+
+
+def test_environments_of_pettingzoo_pass() -> None:
+    mpe2 = pytest.importorskip("mpe2.simple_spread_v3")
+    pettingzoo = pytest.importorskip("pettingzoo")
+    for env in (mpe2.parallel_env(), pettingzoo.make("parallel", "butterfly/knights_archers_zombies-v11")):
+        check_env(env)
+        env.close()
+
+
+def test_the_dead_need_no_mask_and_no_observation_where_they_terminated() -> None:
+    def change(env: Team, result: Any) -> Any:
+        result[4]["a"] = {"action_mask": np.zeros(3, int) if env.t == 2 else np.ones(3, int)}
+        if env.t == 2:
+            assert result[2]["a"]
+            result[0].pop("a", None)
+        return result
+
+    check_env(at("step", change))
+
+
+def test_actions_that_masks_forbid_are_never_taken_by_any_agent() -> None:
+    class Strict(Team):
+        def step(self, actions: dict[str, int]) -> Any:
+            assert set(actions.values()) <= {2}
+            result = super().step(actions)
+            return *result[:4], {agent: {"action_mask": [0, 0, 1]} for agent in actions}
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            obs, _ = super().reset(seed=seed)
+            return obs, {agent: {"action_mask": [0, 0, 1]} for agent in obs}
+
+    check_env(Strict)
+
+
+JUNK = [
+    None,
+    "x",
+    float("nan"),
+    float("-inf"),
+    1 + 0j,
+    [1, 2],
+    {},
+    np.zeros(7),
+    np.zeros((3, 1)),
+    np.zeros(3, dtype=object),
+    np.float64(1),
+    True,
+    object(),
+    -1,
+    10**400,
+    b"",
+    {"a": None},
+    ("a",),
+    torch.zeros(3),
+    ...,
+]
+PLACES = ["whole", "agents", "possible_agents", 0, 1, 2, 3, 4]
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    junk=st.sampled_from(JUNK),
+    place=st.sampled_from(PLACES),
+    agent=st.sampled_from(["a", "b", None]),
+    call=st.sampled_from(["reset", "step"]),
+    when=st.integers(0, 6),
+    check=st.booleans(),
+)
+def test_whatever_an_environment_returns_is_taken_or_one_clear_error(
+    junk: Any, place: Any, agent: Any, call: str, when: int, check: bool
+) -> None:
+    """G25: junk in any place, from the start or later, found by the check or on the way."""
+    calls = 0
+
+    def mend(env: Team, name: str, result: Any) -> Any:
+        nonlocal calls
+        calls += name == call
+        if name != call or calls <= when:
+            return result
+        if place == "whole":
+            return junk
+        if isinstance(place, str):
+            setattr(env, place, junk)
+            return result
+        parts = [dict(part) for part in result]
+        at = place % len(parts)
+        if agent is None:
+            parts[at] = junk
+        elif junk is ...:
+            parts[at].pop(agent, None)
+        else:
+            parts[at][agent] = junk
+        return tuple(parts)
+
+    try:
+        env = AgentsVectorEnv([Team(mend)], check=check)
+        env.reset(0)
+        for _ in range(8):
+            assert env.step(np.zeros(env.num_rows, dtype=int)).obs.shape == (2, 3)
+    except EnvError as error:
+        told = str(error)
+    else:
+        told = "taken"
+    assert "\n" not in told
+    assert told == "taken" or len(told) > 60

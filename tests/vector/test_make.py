@@ -304,7 +304,7 @@ def test_skirmish_by_its_name_is_one_simulation_of_all_matches() -> None:
     expected = SkirmishRows(EnvConfig(**SHORT), 3, 7, agent_ids="red_*")
     np.testing.assert_array_equal(first_obs(env), first_obs(expected))
     assert make_env("skirmish", 2).agent_ids == tuple(f"blue_{slot}" for slot in range(5))
-    with pytest.raises(ConfigError, match="sizes is no setting of skirmish. Did you mean size"):
+    with pytest.raises(ConfigError, match=r"sizes is no setting of skirmish. Did you mean size"):
         make_env("skirmish", sizes=70)
     with pytest.raises(EnvError, match="single agents"):
         make_env("skirmish", vectorization="sync", agent_ids="blue_*")
@@ -343,7 +343,7 @@ def test_environments_of_pettingzoo_by_their_paths(spec: str) -> None:
 
 
 def test_what_cannot_move_to_another_process_is_refused() -> None:
-    with pytest.raises(EnvError, match="An environment object takes no num_workers.*a function could"):
+    with pytest.raises(EnvError, match=r"An environment object takes no num_workers.*a function could"):
         make_env(Tiny(), num_workers=1)
     with pytest.raises(EnvError, match="SyncVectorEnv takes no agent_ids"):
         make_env(lambda: gym.make_vec("CartPole-v1", 3, vectorization_mode="sync"), agent_ids="a")
@@ -367,7 +367,7 @@ class Levelled(Tiny):
         ("mpe2.simple_spread_v3:parallel_env", {"N": 2}),
         (Levelled, {"level": 4}),
     ],
-    ids=str,
+    ids=["id", "skirmish", "path", "config", "PettingZoo", "class"],
 )
 def test_workers_step_the_same_environments(spec: Any, arguments: dict[str, Any]) -> None:
     """E17, E18: by every kind of spec, row for row what this process would have stepped."""
@@ -379,7 +379,8 @@ def test_workers_step_the_same_environments(spec: Any, arguments: dict[str, Any]
         for _ in range(15):
             actions = np.stack([here.action_space.sample() for _ in range(here.num_rows)])
             ours, theirs = here.step(actions), there.step(actions)
-            for name in ("obs", "episode_starts", "rewards", "terminated", "truncated"):
+            for name in ("obs", "episode_starts", "rewards", "terminated", "truncated", "valid"):
                 np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
+            assert ours.infos == theirs.infos
     finally:
         there.close()

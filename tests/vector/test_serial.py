@@ -192,6 +192,47 @@ def test_a_reset_without_a_seed_goes_on_with_the_generators() -> None:
     assert (first != second).any()
 
 
+class Seeded(Counter):
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        self.seeds = [*getattr(self, "seeds", []), seed]
+        return super().reset(seed=seed)
+
+
+def test_chosen_environments_begin_anew_and_the_others_go_on() -> None:
+    """A7, E18: with the seeds that are given, in the order that is given."""
+    env = SerialVectorEnv([Seeded(number, 9) for number in range(3)], check=False)
+    assert (env.num_envs, env.num_rows, env.rows_per_env, env.agent_ids, env.possible_agents) == (3, 3, 1, (), ())
+    with pytest.raises(EnvError, match="with indices before all environments have begun"):
+        env.reset(indices=[0])
+    env.reset(4)
+    env.step(np.array([0, 0, 3]))
+    step = env.reset([7, 8], [2, 0])
+    assert step.episode_starts.tolist() == [True, False, True]
+    assert step.obs.tolist() == [[0, 1, 0], [1, 0, 1], [2, 2, 0]]
+    env.reset(5, [1])
+    env.reset(indices=[1])
+    env.reset([1, 2, 3])
+    first = row_seeds(4, 3)
+    assert env.call("seeds") == [[first[0], 8, 1], [first[1], row_seeds(5, 3)[1], None, 2], [first[2], None, 7, 3]]
+    assert env.call("number", indices=[2, 0]) == [2, 0]
+    step = env.step(np.array([0, 0, 0]))
+    assert not step.episode_starts.any()
+    for indices in ([3], [-1], [1, 1]):
+        with pytest.raises(EnvError, match="each must be one of the 3 environments, named once"):
+            env.reset(indices=indices)
+    with pytest.raises(EnvError, match="2 seeds came for 1"):
+        env.reset([1, 2], [0])
+
+
+def test_a_chosen_reset_moves_the_time_limit_of_its_row_only() -> None:
+    env = SerialVectorEnv([gym.wrappers.TimeLimit(Counter(limit=100), 3) for _ in range(2)], check=False)
+    env.reset()
+    env.step(np.array([0, 0]))
+    env.reset(indices=[1])
+    cuts = [env.step(np.array([0, 0])).truncated.tolist() for _ in range(3)]
+    assert cuts == [[False, False], [True, False], [False, True]]
+
+
 def test_row_seeds_do_not_overlap_between_neighbouring_seeds() -> None:
     assert row_seeds(0, 8)[:3] == row_seeds(0, 3)
     assert len({seed for run in range(50) for seed in row_seeds(run, 64)}) == 50 * 64

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 from PIL import Image
 
@@ -58,10 +58,10 @@ def run_play(request: PlayRequest) -> int:
 def _show(replay: dict[str, Any], named: Path, request: PlayRequest, beside: Path) -> None:
     """Write page and animation under the replay's name."""
     stem = Path(request.out or beside) / named.stem
-    print(describe(replay))
-    print(f"  {write_page(replay, _ending(stem, '.html'))}: open it in a browser")
+    page = write_page(replay, _ending(stem, ".html"))
+    print(f"{describe(replay)}\n  {page}: open it in a browser")
     if request.animation:
-        print(f"  {write_animation(replay, _ending(stem, '.gif'))}: the match at twice the speed")
+        print(f"  {write_animation(replay, _ending(stem, '.gif'))}: the same as an animation")
 
 
 def _ending(stem: Path, suffix: str) -> Path:
@@ -92,7 +92,10 @@ def _film(config: TrainingConfig, folder: Path, request: PlayRequest) -> None:
     """Film episodes of an environment that draws itself."""
     if not request.animation:
         raise UsageError(f"{config.env.id} can only be shown as an animation: leave --no_animation out.")
-    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pictures need no screen, and some machines have none
+    if sys.platform == "linux" and not {"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ):
+        # Pictures need no screen; these libraries draw without one where they are told to.
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+        os.environ.setdefault("MUJOCO_GL", "egl")
     rendered = _drawing(config)
     env, trainer = build(rendered, num_envs=1)
     try:
@@ -110,7 +113,7 @@ def _drawing(config: TrainingConfig) -> TrainingConfig:
     """Return the settings of the same environment, alone, with pictures of itself."""
     plain = replace(config.env, vectorization="serial", num_workers=0, num_envs=1)
     env = make_configured(replace(config, env=plain), 1)
-    modes = [mode for single in getattr(env, "envs", ()) for mode in single.unwrapped.metadata.get("render_modes", ())]
+    modes = [mode for single in getattr(env, "envs", ()) for mode in _about(single).get("render_modes") or ()]
     env.close()
     if "rgb_array" not in modes:
         known = f"knows only {', '.join(modes)}" if modes else "draws nothing"
@@ -119,6 +122,11 @@ def _drawing(config: TrainingConfig) -> TrainingConfig:
             f"'twostep eval' says how well the agent does."
         )
     return replace(config, env=replace(plain, kwargs={**plain.kwargs, "render_mode": "rgb_array"}))
+
+
+def _about(single: Any) -> dict[str, Any]:
+    """Return what an environment says about how it draws itself."""
+    return getattr(getattr(single, "unwrapped", single), "metadata", None) or {}
 
 
 @dataclass
@@ -133,7 +141,7 @@ class _Film:
     def __post_init__(self) -> None:
         self._returns, self._steps = [0.0], 0
         self._camera = self.env.envs[0]
-        fps = float(self._camera.unwrapped.metadata.get("render_fps") or _USUAL_FPS)
+        fps = float(_about(self._camera).get("render_fps") or _USUAL_FPS)
         self._every = max(1, round(fps / _FILM_FPS))
         self.fps = fps / self._every
 
@@ -164,8 +172,11 @@ class _Film:
     def _picture(self) -> Image.Image:
         try:
             drawn = np.asarray(self._camera.render())
-        except gym.error.Error as error:
-            raise ConfigError(f"the environment cannot draw itself: {error}. Install what it asks for.") from error
+        except Exception as error:  # whatever a foreign drawing library raises
+            raise ConfigError(
+                f"the environment cannot draw itself here: {type(error).__name__}: {error}. Install what it needs for "
+                f"render_mode='rgb_array'; 'twostep eval' says how well the agent does."
+            ) from error
         if drawn.ndim != 3 or drawn.shape[2] != 3 or drawn.dtype != np.uint8:
             raise ConfigError(
                 f"the environment draws {drawn.dtype} of shape {drawn.shape}, not pictures [H, W, 3] of bytes."

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from twostep.cli.evaluations import BEST, LEAGUE, REPLAYS, Evaluations
+from twostep.cli.evaluations import BEST, EVALUATIONS_FILE, LEAGUE, REPLAYS, Evaluations
 from twostep.cli.every import Every
 from twostep.cli.runs import CHECKPOINT, CONFIG_FILE, CSV_FILE, CURVE_FILE, METRICS_FILE, find_run, make_run_folder
 from twostep.config import TrainingConfig, shipped_config
@@ -241,7 +241,11 @@ class _Run:
         title = f"{settings.experiment_name or settings.env.id}, seed {settings.seed}"
         try:
             plot_learning_curve(
-                self.folder / METRICS_FILE, self.folder / CURVE_FILE, title=title, solved_at=settings.trainer.solved_at
+                self.folder / METRICS_FILE,
+                self.folder / CURVE_FILE,
+                title=title,
+                solved_at=settings.trainer.solved_at,
+                evaluations_jsonl=self.folder / EVALUATIONS_FILE,
             )
         except (TwostepError, ImportError, OSError):
             return False

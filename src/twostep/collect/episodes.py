@@ -25,23 +25,23 @@ class EpisodeTracker:
         self.lengths[:] = 0
 
     def episodes(self, columns: Columns, infos: Mapping[tuple[int, int], dict[str, Any]]) -> list[Episode]:
-        """Return the episodes that ended in these `[T, B]` columns, in the order in which they ended."""
+        """Return the episodes that ended in these `[T, B]` columns, in the order in which they ended.
+
+        An episode that was broken off by a failure (`truncated` in a step that is not `valid`) is none of them: nobody
+        knows what it would have been worth. Other steps that are not valid change nothing.
+        """
         valid = columns["valid"]
         returns = np.cumsum(np.where(valid, columns["rewards"], 0.0), axis=0, dtype=np.float64) + self.returns
         lengths = np.cumsum(valid, axis=0, dtype=np.int64) + self.lengths
+        broken_off = columns["truncated"] & ~valid
         ended = (columns["terminated"] | columns["truncated"]) & valid
         found: list[Episode] = []
         past_returns, past_lengths = np.zeros_like(self.returns), np.zeros_like(self.lengths)
-        for t, row in np.argwhere(ended).tolist():
-            found.append(
-                Episode(
-                    ret=float(returns[t, row] - past_returns[row]),
-                    length=int(lengths[t, row] - past_lengths[row]),
-                    row=row,
-                    step=t,
-                    info=_plain(infos.get((t, row), {})),
-                )
-            )
+        for t, row in np.argwhere(ended | broken_off).tolist():
+            if ended[t, row]:
+                episode_return = float(returns[t, row] - past_returns[row])
+                length = int(lengths[t, row] - past_lengths[row])
+                found.append(Episode(episode_return, length, row, t, _plain(infos.get((t, row), {}))))
             past_returns[row], past_lengths[row] = returns[t, row], lengths[t, row]
         self.returns, self.lengths = returns[-1] - past_returns, lengths[-1] - past_lengths
         return found

@@ -44,6 +44,13 @@ def write_animation(
         speed: Seconds of the match per second of the film.
         colors: `DARK` or `LIGHT` of `twostep.replay.look`, or others under the same names.
     """
+    for name, value, low, high, usual in (
+        ("width", width, 200, 4000, "560"),
+        ("speed", speed, 0.01, 1000, "2"),
+        ("fps", fps, 1, 50, "12.5"),
+    ):
+        if not low <= value <= high:
+            raise ConfigError(f"{name}={value!r} must be between {low} and {high}: {usual} is usual.")
     painter = Painter(replay, width, colors)
     speed = max(speed, duration(replay) * fps / MOST_PICTURES)
     step = speed / fps / painter.seconds

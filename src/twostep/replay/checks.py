@@ -89,9 +89,9 @@ def _check_shots(shots: np.ndarray[Any, Any], count: int, length: int) -> None:
 
 def _numbers(value: Any, name: str) -> np.ndarray[Any, Any]:
     _require(isinstance(value, np.ndarray) and value.dtype.kind in "biuf", f"{name} are no numbers")
-    _require(
-        bool((np.abs(value.astype(np.float64)) <= LARGEST).all()), f"{name} are not all finite and below {LARGEST:g}"
-    )
+    with np.errstate(invalid="ignore"):  # of a NaN
+        wide = value.astype(np.float64)
+    _require(bool((np.abs(wide) <= LARGEST).all()), f"{name} are not all finite and below {LARGEST:g}")
     return value
 
 
@@ -104,7 +104,8 @@ def _within(value: Any, low: float, high: float) -> bool:
 
 
 def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= LONGEST_TEXT
+    # What is printed must not be able to command the terminal.
+    return isinstance(value, str) and len(value) <= LONGEST_TEXT and value.isprintable()
 
 
 def _require(holds: bool, otherwise: str) -> None:

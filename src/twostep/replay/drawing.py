@@ -15,6 +15,8 @@ from twostep.replay.look import DARK, SHAPES
 FINER = 2
 """Pixels drawn for every pixel shown, along each side: Pillow draws hard edges, halving the picture makes them soft."""
 HEADER, FOOTER, MARGIN = 46, 28, 10
+NAME, TIME = 46, 36
+"""Room for a team's name, and for half of the time."""
 SMALLEST = 8
 """Pixels from a mech's middle to its edge, however large the arena."""
 GRID_LINES = 12
@@ -222,9 +224,9 @@ class Painter:
             start = edge if side == 0 else width - edge
             pen.text((start, middle), team.capitalize(), color, self._large, anchor="lm" if side == 0 else "rm")
             own = [index for index, about in enumerate(self.units) if about["team"] == team]
-            step = min(12 * FINER, (0.3 * width) / max(1, len(own)))
+            step = min(12 * FINER, (width / 2 - edge - (NAME + TIME) * FINER) / max(1, len(own)))
             for place, index in enumerate(own):
-                at = (start + inwards * (46 * FINER + place * step), middle)
+                at = (start + inwards * (NAME * FINER + place * step), middle)
                 alive = self._deaths[index] > moment
                 box = _around(at, 0.36 * step)
                 pen.ellipse(box, color if alive else None, color if alive else self.colors["wreck"], FINER)

@@ -11,7 +11,7 @@ from typing import Any
 from twostep.errors import ConfigError
 from twostep.stats.sinks import read_rows
 
-_LINE = "#1f5fa8"
+_LINE, _EVALUATED = "#1f5fa8", "#b3261e"
 _HEALTH = (
     ("approx_kl", "policy moves (KL)", "#c1521d"),
     ("explained_variance", "value estimate (explained variance)", "#2b8a5a"),
@@ -26,8 +26,9 @@ def plot_learning_curve(
     *,
     title: str = "",
     solved_at: float | None = None,
+    evaluations_jsonl: str | os.PathLike[str] | None = None,
 ) -> Path:
-    """Draw returns over steps, and below them the health of learning, from a run's `metrics.jsonl`."""
+    """Draw returns over steps, evaluations where there were any, and below them the health of learning."""
     rows = read_rows(metrics_jsonl)
     if not rows:
         raise ConfigError(f"{metrics_jsonl} has no rows yet: train first.")
@@ -35,11 +36,15 @@ def plot_learning_curve(
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 
-    figure = Figure(figsize=(8.0, 7.2), dpi=130, layout="constrained")
+    evaluated = read_rows(evaluations_jsonl) if evaluations_jsonl and Path(evaluations_jsonl).exists() else []
+    heights = (3.2, *([2.0] if evaluated else []), 1, 1, 1)
+    figure = Figure(figsize=(8.0, 7.2 + (2.2 if evaluated else 0.0)), dpi=130, layout="constrained")
     FigureCanvasAgg(figure)
-    grid = figure.subplots(4, 1, sharex=True, height_ratios=(3.2, 1, 1, 1))
+    grid = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
     _draw_returns(grid[0], rows, title, solved_at)
-    for panel, (name, label, color) in zip(grid[1:], _HEALTH, strict=True):
+    if evaluated:
+        _draw_evaluations(grid[1], evaluated)
+    for panel, (name, label, color) in zip(grid[-len(_HEALTH) :], _HEALTH, strict=True):
         _draw_health(panel, rows, name, label, color)
     grid[-1].set_xlabel("environment steps")
     grid[-1].xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -59,6 +64,29 @@ def _draw_returns(panel: Any, rows: list[dict[str, Any]], title: str, solved_at:
         panel.legend(loc="best", frameon=False)
     panel.set_ylabel("return")
     panel.set_title(title, loc="left", fontweight="bold")
+    _tidy(panel)
+
+
+def _draw_evaluations(panel: Any, rows: list[dict[str, Any]]) -> None:
+    matches = "win_rate" in rows[0]
+    mean, low, high = ("win_rate", "win_rate_low", "win_rate_high") if matches else ("mean_return", "low", "high")
+    steps, values = _series(rows, mean)
+    panel.plot(steps, values, color=_EVALUATED, linewidth=1.8, marker="o", markersize=4)
+    bounded = [row for row in rows if row.get(low) is not None]
+    panel.fill_between(
+        [row["step"] for row in bounded],
+        [row[low] for row in bounded],
+        [row[high] for row in bounded],
+        color=_EVALUATED,
+        alpha=0.15,
+        linewidth=0,
+    )
+    if matches:
+        panel.set_ylim(-0.03, 1.03)
+        panel.yaxis.set_major_formatter("{x:.0%}")
+    what = "matches won" if matches else "mean return"
+    episodes = f"{int(rows[-1]['episodes'])} {'matches' if matches else 'episodes'} each"
+    panel.set_title(f"evaluation: {what} ({episodes}, 95 % interval)", loc="left", fontsize=9, color=_EVALUATED)
     _tidy(panel)
 
 

@@ -34,17 +34,19 @@ def check_parallel_env(env: Any, name: str) -> None:
     action_spaces = {agent: copy.deepcopy(env.action_space(agent)) for agent in possible}
     for space in action_spaces.values():
         space.seed(0)
-    masks = _checked_reset(env, f"{name}.reset(seed=0)", {"seed": 0})
+    masks = _checked_reset(env, possible, f"{name}.reset(seed=0)", {"seed": 0})
     for number in range(1, NUM_CHECKED_STEPS + 1):
         actions = {agent: allowed_action(action_spaces[agent], mask) for agent, mask in masks.items()}
-        masks = _checked_step(env, f"{name}.step({actions!r}), step {number} after a reset", actions)
+        masks = _checked_step(env, possible, f"{name}.step({actions!r}), step {number} after a reset", actions)
         if not masks:
-            masks = _checked_reset(env, f"{name}.reset() after an episode ended", {})
-    _checked_reset(env, f"{name}.reset() in the middle of an episode", {})
-    if list(env.possible_agents) != possible:
+            masks = _checked_reset(env, possible, f"{name}.reset() after an episode ended", {})
+    _checked_reset(env, possible, f"{name}.reset() in the middle of an episode", {})
+    left: Any = env.possible_agents
+    found = list(left) if isinstance(left, Sequence) else described(left)
+    if found != possible:
         raise EnvError(
-            f"{name}.possible_agents was {possible} and became {list(env.possible_agents)} while agents acted, but "
-            f"must stay as it is. Begin episodes with self.agents = list(self.possible_agents), a copy."
+            f"{name}.possible_agents was {possible} and became {found} while agents acted, but must "
+            f"stay as it is. Begin episodes with self.agents = list(self.possible_agents), a copy."
         )
 
 
@@ -78,7 +80,7 @@ def _check_distinct(agents: Sequence[Any], place: str) -> None:
         raise EnvError(f"{place} names {twice[0]!r} twice, but each agent has one row. Give each a name of its own.")
 
 
-def _checked_reset(env: Any, place: str, seed: dict[str, int]) -> Masks:
+def _checked_reset(env: Any, possible: Sequence[Any], place: str, seed: dict[str, int]) -> Masks:
     result = called_reset(place, env.reset, seed)
     if not _are_dicts(result, 2):
         raise EnvError(
@@ -86,13 +88,13 @@ def _checked_reset(env: Any, place: str, seed: dict[str, int]) -> Masks:
             f"End it with return observations, {{agent: {{}} for agent in self.agents}}."
         )
     obs, infos = result
-    agents = _present(env, place)
+    agents = _present(env, possible, place)
     if not agents:
         raise EnvError(f"{place} left env.agents empty, so nobody is there to act. Fill it in reset.")
     return {agent: _checked_mask(env, agent, obs, infos, place) for agent in agents}
 
 
-def _checked_step(env: Any, place: str, actions: Mapping[Any, Any]) -> Masks:
+def _checked_step(env: Any, possible: Sequence[Any], place: str, actions: Mapping[Any, Any]) -> Masks:
     result = called(place, env.step, actions)
     if not _are_dicts(result, 5):
         old = " Four dicts are the old API: split dones into terminations and truncations." * _are_dicts(result, 4)
@@ -101,7 +103,7 @@ def _checked_step(env: Any, place: str, actions: Mapping[Any, Any]) -> Masks:
             f"({', '.join(_STEP_NAMES)}).{old or ' Return all five.'}"
         )
     obs, rewards, terminations, truncations, infos = result
-    agents = _present(env, place)
+    agents = _present(env, possible, place)
     for agent in actions:
         for name, values in zip(_STEP_NAMES[1:4], result[1:4], strict=True):
             if agent not in values:
@@ -123,7 +125,7 @@ def _checked_step(env: Any, place: str, actions: Mapping[Any, Any]) -> Masks:
     return {agent: _checked_mask(env, agent, obs, infos, place) for agent in agents}
 
 
-def _present(env: Any, place: str) -> list[Any]:
+def _present(env: Any, possible: Sequence[Any], place: str) -> list[Any]:
     """Return the agents that are there now."""
     agents: Any = getattr(env, "agents", None)
     if not isinstance(agents, Sequence):
@@ -132,10 +134,10 @@ def _present(env: Any, place: str) -> list[Any]:
         )
     _check_distinct(agents, f"{place}: env.agents")
     for agent in agents:
-        if agent not in env.possible_agents:
+        if agent not in possible:
             raise EnvError(
                 f"{place}: env.agents holds {agent!r}, which is not in possible_agents "
-                f"({', '.join(map(str, env.possible_agents))}). List there all agents that there can ever be."
+                f"({', '.join(map(str, possible))}). List there all agents that there can ever be."
             )
     return list(agents)
 

@@ -22,6 +22,7 @@ _cloudpickle: Any = importlib.import_module("cloudpickle")  # comes with Gymnasi
 _LENGTH = struct.Struct("<Q")
 _HEAD = 1 + _LENGTH.size
 _PIECE = 1 << 16
+_SHORT = [bytes([kind]) for kind in range(256)]
 
 
 class ChannelClosed(Exception):  # noqa: N818 - not an error: it is how the end of a process is noticed
@@ -42,23 +43,33 @@ class Frame(NamedTuple):
 class Channel:
     """One end of a socket pair.
 
-    On a socket that does not block, nothing waits longer than a deadline, a time of `time.monotonic`.
+    With patience, every call of the system waits so long by itself, which is the quickest way where answers come soon,
+    and no call of `send` or `receive` waits much longer than its deadline, a time of `time.monotonic`.
     """
 
-    def __init__(self, end: socket.socket) -> None:
+    def __init__(self, end: socket.socket, patience: float | None = None) -> None:
         self.socket = end
         self._arrived = bytearray()
+        if patience is not None:
+            seconds, fraction = divmod(patience, 1)
+            interval = struct.pack("ll", int(seconds), int(fraction * 1e6))
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, interval)
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, interval)
 
     def send(self, kind: int, message: bytes | None = None, deadline: float | None = None) -> None:
         """Send a frame, with a message unless it is None."""
-        frame = bytes([kind]) if message is None else bytes([kind | WITH_MESSAGE]) + _LENGTH.pack(len(message))
-        rest = memoryview(frame + (message or b""))
-        while rest:
-            rest = rest[self._send_some(rest) :]
-            if rest:
-                self._wait(select.POLLOUT, deadline)
+        if message is None:
+            rest: bytes | memoryview = _SHORT[kind]
+        else:
+            rest = memoryview(_SHORT[kind | WITH_MESSAGE] + _LENGTH.pack(len(message)) + message)
+        while True:
+            sent = self._send_some(rest)
+            if sent == len(rest):
+                return
+            rest = rest[sent:]
+            self._wait(select.POLLOUT, deadline)
 
-    def _send_some(self, piece: memoryview) -> int:
+    def _send_some(self, piece: bytes | memoryview) -> int:
         try:
             return self.socket.send(piece)
         except BlockingIOError:
@@ -69,24 +80,33 @@ class Channel:
     def receive(self, deadline: float | None = None) -> Frame:
         """Return the next frame."""
         while True:
+            frame = self.receive_soon()
+            if frame is not None:
+                return frame
+            self._wait(select.POLLIN, deadline)
+
+    def receive_soon(self) -> Frame | None:
+        """Return the next frame; None where it is not whole after the patience of one call of the system."""
+        arrived = self._arrived
+        if arrived:
             frame = self._next_frame()
             if frame is not None:
                 return frame
-            try:
-                piece = self.socket.recv(_PIECE)
-            except BlockingIOError:
-                self._wait(select.POLLIN, deadline)
-                continue
-            except OSError as error:
-                raise ChannelClosed from error
-            if not piece:
-                raise ChannelClosed
-            self._arrived += piece
+        try:
+            piece = self.socket.recv(_PIECE)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise ChannelClosed from error
+        if len(piece) == 1 and not arrived and piece[0] < WITH_MESSAGE:
+            return Frame(piece[0])
+        if not piece:
+            raise ChannelClosed
+        arrived += piece
+        return self._next_frame()
 
     def _next_frame(self) -> Frame | None:
         arrived = self._arrived
-        if not arrived:
-            return None
         kind = arrived[0]
         end = 1
         if kind & WITH_MESSAGE:

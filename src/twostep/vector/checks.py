@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -85,9 +84,10 @@ def check_flag(flag: Any, name: str, place: str) -> None:
 def check_reward(reward: Any, place: str) -> None:
     """Refuse a reward that is no finite number; `place` opens the message."""
     if isinstance(reward, (int, float, np.integer, np.floating, np.bool_)):
-        if math.isfinite(reward):
+        if abs(reward) <= sys.float_info.max:
             return
-        raise EnvError(f"{place}: reward is {reward}, but must be finite. Look for a division by zero or an overflow.")
+        found = str(reward)[:20]
+        raise EnvError(f"{place}: reward is {found}, but must be finite. Look for a division by zero or an overflow.")
     way_out = "Return float(reward)"
     if isinstance(reward, np.ndarray):
         way_out = "Return float(reward)" if reward.size == 1 else "Return their sum, or one of them, as a float"

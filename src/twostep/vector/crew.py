@@ -4,128 +4,19 @@ from __future__ import annotations
 
 import os
 import select
-import socket
 import time
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple
 
-from twostep.vector.channels import Channel, ChannelClosed, Frame, Overdue, packed_for_worker, unpacked
-from twostep.vector.endings import ASK_FOR_WORDS, ask_for_words, last_words
-from twostep.vector.launching import Child, Launcher, launcher
+from twostep.vector.channels import ChannelClosed, Frame, Overdue, packed_for_worker, unpacked
+from twostep.vector.endings import wait_for_words
+from twostep.vector.launching import launcher
+from twostep.vector.members import Loss, Member
 from twostep.vector.shared import nameless_file
-from twostep.vector.worker import CLOSE, MAKE, MEMORY, RAISED, Made, Setup, Trouble
+from twostep.vector.worker import CLOSE, MAKE, MEMORY, RAISED, Setup, Trouble
 
 _GRACE = 5.0
-
-
-class Loss(NamedTuple):
-    """A worker that did not do what it was told, and is no more."""
-
-    member: Member
-    told: int
-    """What it was told last: `STEP`, `RESET` and so on."""
-    reason: str
-    """What became of it, to follow its name: `was killed by SIGSEGV`."""
-    words: str
-    """Its own traceback, where it left one."""
-    trouble: Trouble | None = None
-    """What it raised, where it raised something."""
-
-
-class Member:
-    """One worker, as its parent sees it: it stays the same when its process is replaced."""
-
-    def __init__(self, number: int, setup: Setup) -> None:
-        self.number = number
-        self.first_env, self.num_envs = setup.first_env, len(setup.factories)
-        self.setup = packed_for_worker(setup, "What makes the environments")
-        self.made: Made | None = None
-        self.failures_in_a_row = 0
-        self.was_replaced = False
-        """Its episodes were broken off since the last step: the next one says so."""
-        self.is_busy = False
-        """It has been told something, and its answer has not come yet."""
-        self.told = MAKE
-        self.is_gone = False
-        """Its process has ended although nothing was asked of it."""
-        self.channel: Channel | None = None
-        self._child: Child | None = None
-        self._lifeline = self._words = -1
-
-    def start(self, by: Launcher, memory: int) -> None:
-        """Start its process."""
-        ours, theirs = socket.socketpair()
-        lifeline, self._lifeline = os.pipe()
-        self._words = nameless_file()
-        try:
-            self._child = by.start((theirs.fileno(), lifeline, self._words, memory))
-        except BaseException:
-            ours.close()
-            self.let_go()
-            raise
-        finally:
-            theirs.close()
-            os.close(lifeline)
-        ours.setblocking(False)
-        self.channel = Channel(ours)
-        self.is_busy = self.is_gone = False
-
-    @property
-    def descriptors(self) -> list[int]:
-        """What becomes readable when it answers or ends."""
-        assert self.channel is not None
-        assert self._child is not None
-        own = [self.channel.socket.fileno()]
-        return own if self._child.sentinel is None else [*own, self._child.sentinel]
-
-    def words(self) -> str:
-        """Let a silent process write down what it is doing, and return that."""
-        assert self._child is not None
-        child = self._child
-        ask_for_words(lambda: child.signal(ASK_FOR_WORDS), self._words)
-        return last_words(self._words)
-
-    def end(self, patience: float = 0.0) -> tuple[str, str]:
-        """End its process, after waiting so long for it to end by itself; return how it ended, and its last words."""
-        if self._child is None:
-            return "had ended", ""
-        child, self._child = self._child, None
-        if patience > 0:
-            self._wait_for_end(child, patience)
-        self._close_lifeline()
-        how, words = child.end(), last_words(self._words)
-        self.let_go()
-        return how, words
-
-    def _wait_for_end(self, child: Child, patience: float) -> None:
-        ended = select.poll()
-        if child.sentinel is not None:
-            ended.register(child.sentinel, select.POLLIN)
-        elif self.channel is not None:
-            ended.register(self.channel.socket, select.POLLIN)
-        ended.poll(patience * 1000)
-
-    def _close_lifeline(self) -> None:
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
-            self._lifeline = -1
-
-    def forget(self) -> None:
-        """Let go of its process, which another process owns."""
-        self._child = None
-        self.let_go()
-
-    def let_go(self) -> None:
-        """Close every descriptor of it that this process holds."""
-        self._close_lifeline()
-        if self._words >= 0:
-            os.close(self._words)
-            self._words = -1
-        if self.channel is not None:
-            self.channel.close()
-            self.channel = None
 
 
 class Crew:
@@ -149,18 +40,31 @@ class Crew:
 
     def start(self, members: Iterable[Member]) -> list[Loss]:
         """Start the processes of `members` and let them make their environments; return those that failed."""
-        members = list(members)
-        for member in members:
+        losses: list[Loss] = []
+        told: dict[Member, Frame] = {}
+        try:
+            for member in members:
+                told[member] = Frame(MAKE, member.setup)
+                losses += self._launch(member)
+            lost = {loss.member for loss in losses}
+            answers, more = self.ask({one: told[one] for one in told if one not in lost}, self._start_timeout)
+            for member, frame in answers.items():
+                member.made = unpacked(frame.message)
+            return losses + more + (self._share(answers) if self._shares else [])
+        except BaseException:  # also Ctrl-C: a worker that is half made would be taken for one that is ready
+            for member in told:
+                self.end(member)
+            raise
+
+    def _launch(self, member: Member) -> list[Loss]:
+        try:
             member.start(self._launcher, self.memory)
-            for descriptor in member.descriptors:
-                self._poller.register(descriptor, select.POLLIN)
-                self._whose[descriptor] = member
-        answers, losses = self.ask({member: Frame(MAKE, member.setup) for member in members}, self._start_timeout)
-        for member, frame in answers.items():
-            member.made = unpacked(frame.message)
-        if self._shares:
-            losses += self._share(answers)
-        return losses
+        except OSError as error:
+            return [Loss(member, MAKE, f"could not be started ({error})", "")]
+        for descriptor in member.descriptors:
+            self._poller.register(descriptor, select.POLLIN)
+            self._whose[descriptor] = member
+        return []
 
     def share(self, num_rows: int) -> list[Loss]:
         """Let all workers see the memory, which has its size now; those that are started later see it, too."""
@@ -200,7 +104,7 @@ class Crew:
         except ChannelClosed:
             return self._died(member)
         except Overdue:
-            return self._silent(member, seconds)
+            return self._silent([member], seconds)[0]
 
     def settle(self, seconds: float) -> None:
         """Take the late answers of workers that were told something when an error or Ctrl-C cut it short."""
@@ -211,52 +115,75 @@ class Crew:
     ) -> tuple[dict[Member, Frame], list[Loss]]:
         answers: dict[Member, Frame] = {}
         losses: list[Loss] = []
+        for member, found in self._heard_of(waiting, deadline, seconds):
+            if isinstance(found, Loss):
+                losses.append(found)
+            else:
+                answers[member] = found
+        return answers, losses
+
+    def _heard_of(
+        self, waiting: Sequence[Member], deadline: float, seconds: float
+    ) -> Iterator[tuple[Member, Frame | Loss]]:
+        """Yield what becomes of each worker that was told something."""
         left = dict.fromkeys(waiting)
+        for member in waiting:
+            found = self._heard(member)
+            if found is None:
+                break  # one that takes its time: from here on all are watched at once
+            del left[member]
+            yield member, found
         while left:
             ready = self._poller.poll(max(0.0, deadline - time.monotonic()) * 1000)
             if not ready:
-                return answers, losses + [self._silent(member, seconds) for member in left]
+                yield from zip(left, self._silent(left, seconds), strict=True)
+                return
             for descriptor, _ in ready:
                 member = self._whose.get(descriptor)
-                if member is None:
-                    continue
-                if member not in left:
+                if member in left:
+                    found = self._heard(member) or self._cut_short(member, descriptor, deadline, seconds)
+                    if found is not None:
+                        del left[member]
+                        yield member, found
+                elif member is not None:
                     self._poller.unregister(descriptor)
                     del self._whose[descriptor]
                     member.is_gone = True
-                    continue
-                found = self._heard(member, descriptor, deadline, seconds)
-                if isinstance(found, Loss):
-                    losses.append(found)
-                else:
-                    answers[member] = found
-                del left[member]
-        return answers, losses
 
-    def _heard(self, member: Member, descriptor: int, deadline: float, seconds: float) -> Frame | Loss:
-        """Read what a worker answers, now that one of its descriptors has become readable."""
+    def _heard(self, member: Member) -> Frame | Loss | None:
+        """Return what a worker answers, or None where it is not whole yet."""
         assert member.channel is not None
-        by_ending = descriptor != member.channel.socket.fileno()
         try:
-            frame = member.channel.receive(0.0 if by_ending else deadline)
+            frame = member.channel.receive_soon()
         except ChannelClosed:
             return self._died(member)
-        except Overdue:
-            return self._died(member) if by_ending else self._silent(member, seconds)
+        if frame is None:
+            return None
         member.is_busy = False
         return self._raised(member, frame) if frame.kind == RAISED else frame
+
+    def _cut_short(self, member: Member, descriptor: int, deadline: float, seconds: float) -> Frame | Loss | None:
+        """Deal with a worker of whose answer there is only a part, or nothing though it has ended."""
+        assert member.channel is not None
+        if descriptor != member.channel.socket.fileno():
+            return self._died(member)
+        return None if time.monotonic() < deadline else self._silent([member], seconds)[0]
 
     def _died(self, member: Member) -> Loss:
         how, words = self.end(member)
         return Loss(member, member.told, how, words)
 
-    def _silent(self, member: Member, seconds: float) -> Loss:
-        words = member.words()
-        self.end(member)
-        return Loss(member, member.told, f"did not answer within {seconds:g} s and was ended", words)
+    def _silent(self, members: Iterable[Member], seconds: float) -> list[Loss]:
+        silent = list(members)
+        wait_for_words([member.ask_for_words() for member in silent])
+        reason = f"did not answer within {seconds:g} s and was ended"
+        return [Loss(member, member.told, reason, self.end(member)[1]) for member in silent]
 
     def _raised(self, member: Member, frame: Frame) -> Loss:
-        trouble: Trouble = unpacked(frame.message)
+        return self.give_up(member, unpacked(frame.message))
+
+    def give_up(self, member: Member, trouble: Trouble) -> Loss:
+        """End a worker that has raised something: nobody knows what state its environments are in."""
         self.end(member)
         return Loss(member, member.told, "raised an error", trouble.traceback, trouble)
 
@@ -266,6 +193,7 @@ class Crew:
             with suppress(KeyError):
                 self._poller.unregister(descriptor)
             del self._whose[descriptor]
+        member.is_busy = False
         return member.end(patience)
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 
 # Sent to a worker that has not answered in time, so that it writes down what it is doing.
 ASK_FOR_WORDS = signal.SIGUSR1
@@ -51,12 +51,11 @@ def last_words(file: int) -> str:
     return os.pread(file, _MOST_WORDS, 0).strip(b"\0").decode(errors="replace").strip()
 
 
-def ask_for_words(ask: Callable[[], None], file: int, patience: float = 0.3) -> None:
-    """Wait until a process that was asked has written down what it is doing, but not for long: it may be stopped."""
-    ask()
-    until, length = time.monotonic() + patience, 0
+def wait_for_words(files: Sequence[int], patience: float = 0.3) -> None:
+    """Wait until processes that were asked have written down what they do, but not for long: they may be stopped."""
+    until, lengths = time.monotonic() + patience, [0] * len(files)
     while time.monotonic() < until:
         time.sleep(0.01)
-        before, length = length, len(last_words(file))
-        if length and length == before:
+        before, lengths = lengths, [len(last_words(file)) for file in files]
+        if all(lengths) and lengths == before:
             return

@@ -6,7 +6,7 @@ import sys
 
 from twostep.errors import EnvError
 from twostep.vector.channels import unpacked
-from twostep.vector.crew import Loss, Member
+from twostep.vector.members import Loss, Member
 from twostep.vector.worker import CALL, MAKE, MEMORY, RESET, STEP, Trouble
 
 _DOING = {

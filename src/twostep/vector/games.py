@@ -14,8 +14,6 @@ from twostep.vector.masks import MASK_KEY
 from twostep.vector.places import env_name, raise_at, raised_by_us
 from twostep.vector.spaces import observation_memory, row_slots
 
-Infos = Mapping[AgentId, dict[str, Any]]
-
 
 class GameRows:
     """What all environments write into: one row per controlled agent."""
@@ -52,13 +50,14 @@ class Game:
         """The row of each controlled agent."""
         self.live: dict[AgentId, int] = {}
         """The row of each controlled agent that is there now."""
-        self.infos: Infos = {}
+        self.masks: dict[AgentId, Any] = {}
+        """What infos say of the next actions of those who are there, None where they say nothing."""
         self.seed: int | None = None
         self._memory = rows
         self._ended: set[AgentId] = set()
         self._num_agents = len(env.possible_agents)
         self._num_episodes = self._num_steps = 0
-        self._anyone_came = False
+        self._anyone_came = self._anyone_there = False
 
     def begin(self, seed: int | None) -> None:
         """Start an episode; None goes on drawing from the seed before."""
@@ -66,7 +65,7 @@ class Game:
         self._num_episodes, self._num_steps = self._num_episodes + 1, 0
         arguments = {} if seed is None else {"seed": seed}
         try:
-            obs, self.infos = self.env.reset(**arguments)
+            obs, infos = self.env.reset(**arguments)
             self._require_agents()
             getattr(self.opponent, "reset", _nothing)(self.env)
             self.live, self._ended = {}, set()
@@ -77,6 +76,7 @@ class Game:
                     self._memory.slots[row][...] = obs[agent]
                 else:
                     self._memory.blank(row)
+            self.masks = self._masks_in(infos)
         except Exception as error:
             self._raise_with_place(error, f"reset({arguments or ''})")
         self._anyone_came = bool(self.live)
@@ -87,16 +87,21 @@ class Game:
         actions: dict[AgentId, Any] = {}
         try:
             actions = {agent: self._action(agent, row_actions) for agent in self.env.agents}
-            obs, rewards, terminations, truncations, self.infos = self.env.step(actions)
+            obs, rewards, terminations, truncations, infos = self.env.step(actions)
             there = set(self.env.agents)
             for agent, row in self.rows.items():
                 ends = bool(terminations.get(agent, False)), bool(truncations.get(agent, False))
                 if agent in self.live:
                     self._memory.rewards[row] = rewards[agent]
                     self._went_on(agent, row, obs, ends, agent in there)
+                    if any(ends):
+                        del self.live[agent]
+                        self._memory.last_infos[row] = dict(infos.get(agent, {}))
                 elif agent in there and agent in obs and not any(ends):
                     self._came(agent, row, obs[agent])
             self._ended = {agent for agent in there if terminations.get(agent) or truncations.get(agent)}
+            self._anyone_there = bool(there)
+            self.masks = self._masks_in(infos)
         except Exception as error:
             self._raise_with_place(error, f"step({actions!r})")
 
@@ -128,22 +133,19 @@ class Game:
                 f"{agent} {what}, but step returned no observation of it, which is needed to value where it is. "
                 f"Return observations of all agents that acted."
             )
-        if any(ends):
-            del self.live[agent]
-            memory.last_infos[row] = dict(self.infos.get(agent, {}))
 
-    def masks(self) -> list[Any]:
-        """Return the mask that the infos hold for each row, None where nobody is there."""
-        return [self._mask(agent) if agent in self.live else None for agent in self.rows]
+    def _masks_in(self, infos: Mapping[AgentId, Mapping[str, Any]]) -> dict[AgentId, Any]:
+        return {agent: infos.get(agent, {}).get(MASK_KEY) for agent in self.live}
 
-    def _mask(self, agent: AgentId) -> Any:
-        info = self.infos.get(agent, {})
-        if MASK_KEY not in info:
+    def row_masks(self) -> list[Any]:
+        """Return the mask of each row, None where nobody is there."""
+        missing = [agent for agent, mask in self.masks.items() if mask is None]
+        if missing:
             raise EnvError(
-                f"{env_name(self.number)}, {agent}: info has no '{MASK_KEY}' now, but infos had one after the first "
-                f"reset (keys: {sorted(info)}). An environment that masks actions must do so after every step."
+                f"{env_name(self.number)}, {missing[0]}: info has no '{MASK_KEY}' now, but infos had one after the "
+                f"first reset. An environment that masks actions must do so after every reset and step."
             )
-        return info[MASK_KEY]
+        return [self.masks.get(agent) for agent in self.rows]
 
     def _came(self, agent: AgentId, row: int, obs: Any) -> None:
         self.live[agent] = row
@@ -153,7 +155,7 @@ class Game:
 
     def is_over(self) -> bool:
         """Whether nobody is left to act for."""
-        return not self.env.agents or (self._anyone_came and not self.live)
+        return not self._anyone_there or (self._anyone_came and not self.live)
 
     def _require_agents(self) -> None:
         if len(self.env.possible_agents) != self._num_agents:
@@ -170,7 +172,7 @@ class Game:
             f"step {self._num_steps} of it, in {call}"
         )
         if isinstance(error, EnvError):
-            raise EnvError(f"{place}: {error}") from error.__cause__
+            raise EnvError(f"{place}: {error}") from error
         if raised_by_us(error, (__file__,)):
             raise EnvError(
                 f"{place}: what came back cannot be stored: {type(error).__name__}: {error}. Observations must fit "

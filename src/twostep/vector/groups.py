@@ -37,9 +37,8 @@ def make_group(
             return AgentsVectorEnv([first, *makers[1:]], seed, agent_ids=agent_ids, opponent=opponent, check=check)
         for name, value in (("agent_ids", agent_ids), ("opponent", opponent)):
             if value is not None:
-                raise EnvError(
-                    f"{name}={value!r} was given, but {type(first).__name__} has a single agent. Leave {name} out."
-                )
+                kind = type(getattr(first, "unwrapped", first)).__name__
+                raise EnvError(f"{name}={value!r} was given, but {kind} has a single agent. Leave {name} out.")
         return SerialVectorEnv([first, *makers[1:]], seed, check=check)
     except Exception:
         if first is not factories[0]:

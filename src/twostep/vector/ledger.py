@@ -20,8 +20,7 @@ class Ledger:
         """The arguments with which a method that returns nothing was last called, by environment and name."""
         self._rows = rows
         self._num_steps = 0
-        self._episodes = np.zeros(num_envs, dtype=np.int64)
-        self._began = np.zeros(num_envs, dtype=np.int64)
+        self._episodes, self._began = [0] * num_envs, [0] * num_envs
 
     def note_seeds(self, chosen: Mapping[int, int | None]) -> None:
         """Take note of the seeds of a reset; None goes on drawing from the one before."""
@@ -35,9 +34,11 @@ class Ledger:
 
     def note_episodes(self) -> None:
         """Take note of the episodes that the last reset or step began."""
-        begun = self._rows.episode_starts.reshape(len(self.seeds), -1).all(1)
-        self._episodes[begun] += 1
-        self._began[begun] = self._num_steps
+        starts = self._rows.episode_starts
+        begun = starts if len(starts) == len(self.seeds) else starts.reshape(len(self.seeds), -1).all(1)
+        for env in np.flatnonzero(begun).tolist():
+            self._episodes[env] += 1
+            self._began[env] = self._num_steps
 
     def derive_seeds(self, part: slice, salt: int) -> list[int]:
         """Replace the seeds of some environments by others that follow from them, and return these."""

@@ -17,8 +17,10 @@ from twostep.vector.atari import atari_spec, make_atari
 from twostep.vector.checker import check_env
 from twostep.vector.groups import make_group
 from twostep.vector.gym_vector import GymVectorAdapter
+from twostep.vector.makers import Maker, Registered
 from twostep.vector.missing import did_you_mean, explained, import_or_explain
 from twostep.vector.parallel import AgentsVectorEnv
+from twostep.vector.processes import VectorEnv
 from twostep.vector.serial import SerialVectorEnv
 from twostep.vector.sources import is_single_env
 from twostep.vector.spaces import row_seeds
@@ -82,10 +84,10 @@ def make_env(
     elif callable(spec):
         env, name = _from_function(spec, wish), getattr(spec, "__name__", type(spec).__name__)
     elif callable(getattr(spec, "make", None)):
-        env, name = _from_function(spec.make, wish), type(spec).__name__
+        env, name = _from_config(spec, wish), type(spec).__name__
     else:
         env, name = _from_object(spec, wish), type(spec).__name__
-    if isinstance(env, (SerialVectorEnv, AgentsVectorEnv, GymVectorAdapter)):
+    if isinstance(env, (SerialVectorEnv, AgentsVectorEnv, GymVectorAdapter, VectorEnv)):
         env.spec_name = name
     return env
 
@@ -121,6 +123,11 @@ class _Wish:
     opponent: OpponentMaker | None
     env_kwargs: dict[str, Any]
 
+    @property
+    def players(self) -> dict[str, Any]:
+        """Who acts, in environments of many agents."""
+        return {"agent_ids": self.agent_ids, "opponent": self.opponent}
+
     def refuse(self, spec: str, reason: str, *names: str) -> None:
         """Refuse what was asked for in vain."""
         for name in names:
@@ -152,7 +159,7 @@ def _from_name(spec: str, wish: _Wish) -> RowEnv:
         return _from_vector_entry_point(env_spec, wish)
     # The adapters keep the order of calls and look at the environment themselves, once.
     env_spec.order_enforce = False
-    return _from_function(_Registered(env_spec, spec), wish)
+    return _from_function(Registered(env_spec, spec), wish)
 
 
 def _skirmish(wish: _Wish) -> RowEnv:
@@ -162,39 +169,9 @@ def _skirmish(wish: _Wish) -> RowEnv:
     config = EnvConfig.from_dict(wish.env_kwargs)
     plays_all_at_once = wish.opponent is None or hasattr(wish.opponent(), "plan")
     if wish.num_workers or wish.wrappers or wish.vectorization != "serial" or not plays_all_at_once:
-        return _from_function(config.make, replace(wish, env_kwargs={}))
-    players: dict[str, Any] = {"agent_ids": wish.agent_ids, "opponent": wish.opponent}
-    given = {name: value for name, value in players.items() if value is not None}
+        return _from_config(config, replace(wish, env_kwargs={}))
+    given = {name: value for name, value in wish.players.items() if value is not None}
     return SkirmishRows(config, wish.num_envs, wish.seed, **given)
-
-
-@dataclass(frozen=True)
-class _Registered:
-    """Makes environments of a Gymnasium id, in whatever process it is called."""
-
-    env_spec: Any
-    name: str
-
-    def __call__(self, **env_kwargs: Any) -> Any:
-        """Make one."""
-        with explained(self.name):
-            return gym.make(self.env_spec, disable_env_checker=True, **env_kwargs)
-
-
-@dataclass(frozen=True)
-class _Maker:
-    """Makes one environment as it was wished for, in whatever process it is called."""
-
-    function: Callable[..., Any]
-    wrappers: tuple[Callable[[Any], Any], ...]
-    env_kwargs: dict[str, Any]
-
-    def __call__(self) -> Any:
-        """Make one and wrap it."""
-        env = self.function(**self.env_kwargs)
-        for wrapper in self.wrappers:
-            env = wrapper(env)
-        return env
 
 
 def _from_vector_entry_point(env_spec: Any, wish: _Wish) -> RowEnv:
@@ -211,24 +188,32 @@ def _from_vector_entry_point(env_spec: Any, wish: _Wish) -> RowEnv:
 
 
 def _from_function(function: Callable[..., Any], wish: _Wish) -> RowEnv:
-    make_one = _Maker(function, wish.wrappers, wish.env_kwargs)
+    make_one = Maker(function, wish.wrappers, wish.env_kwargs)
     if wish.vectorization == "vector_entry_point":
         raise EnvError("vectorization='vector_entry_point' is for Gymnasium ids. Pass an id, or use 'serial'.")
     if wish.vectorization in ("sync", "async"):
         return _from_gymnasium_vector(make_one, wish)
-    players: dict[str, Any] = {"agent_ids": wish.agent_ids, "opponent": wish.opponent}
     if wish.num_workers:
-        from twostep.vector.processes import VectorEnv
-
-        return VectorEnv(wish.num_envs, make_one, seed=wish.seed, num_workers=wish.num_workers, **players)
+        return _in_workers(make_one, wish)
     first = make_one()
     if isinstance(first, gym.vector.VectorEnv) or hasattr(first, "num_rows"):
         wish.refuse(type(first).__name__, "it is a vector already", "agent_ids", "opponent")
         return _require_num_rows(as_env(first, wish.seed), wish.num_envs)
-    return make_group([first, *[make_one] * (wish.num_envs - 1)], wish.seed, **players)
+    return make_group([first, *[make_one] * (wish.num_envs - 1)], wish.seed, **wish.players)
 
 
-def _from_gymnasium_vector(make_one: _Maker, wish: _Wish) -> RowEnv:
+def _from_config(config: Any, wish: _Wish) -> RowEnv:
+    """Call a config's `make`; workers get the config itself where nothing else is asked of its environments."""
+    if wish.num_workers and wish.vectorization == "serial" and not (wish.wrappers or wish.env_kwargs):
+        return _in_workers(config, wish)
+    return _from_function(config.make, wish)
+
+
+def _in_workers(source: Any, wish: _Wish) -> RowEnv:
+    return VectorEnv(wish.num_envs, source, num_workers=wish.num_workers, seed=wish.seed, **wish.players)
+
+
+def _from_gymnasium_vector(make_one: Maker, wish: _Wish) -> RowEnv:
     spec = f"vectorization={wish.vectorization!r}"
     wish.refuse(spec, "Gymnasium's vectors are of single agents and bring their own processes", "agent_ids", "opponent")
     wish.refuse(spec, "it decides by itself", "num_workers")
@@ -249,7 +234,7 @@ def _from_object(obj: Any, wish: _Wish) -> RowEnv:
     for wrapper in wish.wrappers:
         obj = wrapper(obj)
     if is_parallel_env(obj) and wish.num_envs == 1:
-        return make_group([obj], wish.seed, agent_ids=wish.agent_ids, opponent=wish.opponent)
+        return make_group([obj], wish.seed, **wish.players)
     wish.refuse(type(obj).__name__, "it has a single agent, or is a vector already", "agent_ids", "opponent")
     return _require_num_rows(as_env(obj, wish.seed), wish.num_envs)
 

@@ -10,6 +10,7 @@ from gymnasium import spaces
 
 from twostep.errors import EnvError
 from twostep.tree import Tree
+from twostep.vector.places import env_name
 from twostep.vector.spaces import parts_of
 
 MASK_KEY = "action_mask"
@@ -44,7 +45,7 @@ class MaskMemory:
 
     def __init__(self, space: spaces.Space[Any], num_rows: int, names: Sequence[str] | None = None) -> None:
         self._space = space
-        self._names = names or [f"env {row}" for row in range(num_rows)]
+        self._names = names or [env_name(row) for row in range(num_rows)]
         self.masks = mask_memory(space, num_rows)
         self._flat = self.masks.reshape(-1) if isinstance(self.masks, np.ndarray) else None
         self._part_starts = np.cumsum([0, *choice_counts(space)])[:-1]
@@ -139,7 +140,7 @@ def mask_method(env: Any) -> Callable[[], Any] | None:
 def _mask_of(info: dict[str, Any], row: int) -> Any:
     if MASK_KEY not in info:
         raise EnvError(
-            f"env {row}: info has no '{MASK_KEY}' now, but had one after the first reset (keys: {sorted(info)}). "
+            f"{env_name(row)}: info has no '{MASK_KEY}' now, but had one after the first reset (keys: {sorted(info)}). "
             f"An environment that masks actions must do so after every reset and step."
         )
     return info[MASK_KEY]

@@ -42,10 +42,10 @@ class Names:
         self._there = np.zeros((num_envs, len(self._agents)), dtype=np.bool_)
 
     def note(self, step: Step) -> None:
-        """Take note of which agents are there after a reset or a step."""
+        """Take note of which agents are there after a reset or a step, which may be noted twice."""
         starts = np.asarray(step.episode_starts).reshape(self._there.shape)
         if step.rewards is None:
-            self._there |= starts
+            self._there = self._there | starts
             return
         acted = self._there if step.valid is None else np.asarray(step.valid).reshape(self._there.shape)
         self._there = (acted & ~_ended(step).reshape(self._there.shape)) | starts
@@ -77,6 +77,7 @@ class Names:
 
     def begun(self, step: Step, envs: Sequence[int]) -> NamedReset:
         """Return what a reset has led to in these environments."""
+        self.note(step)
         return [self._seen(step, env) for env in envs], [{agent: {} for agent in self._agents} for _ in envs]
 
     def _seen(self, step: Step, env: int) -> ByAgent:
@@ -87,8 +88,10 @@ class Names:
             if self._there[env, at]
         }
 
-    def stepped(self, step: Step, acted: np.ndarray[Any, Any]) -> NamedStep:
-        """Return what a step has led to; `acted` says who was there before it, as `there` did."""
+    def stepped(self, step: Step) -> NamedStep:
+        """Return what a step has led to, for the agents that were there before it."""
+        acted = self._there
+        self.note(step)
         finals = {} if step.final_rows is None else {int(row): at for at, row in enumerate(step.final_rows)}
         lists: NamedStep = ([], [], [], [], [])
         for env in range(len(self._there)):
@@ -108,11 +111,6 @@ class Names:
             for whole, part in zip(lists, (seen, rewards, terms, truncs, infos), strict=True):
                 whole.append(part)
         return lists
-
-    @property
-    def there(self) -> np.ndarray[Any, Any]:
-        """Which agents are there, `[num_envs, agents]`."""
-        return self._there.copy()
 
 
 def _ended(step: Step) -> np.ndarray[Any, Any]:

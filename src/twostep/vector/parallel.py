@@ -136,8 +136,8 @@ class AgentsVectorEnv:
 
     def _mask_source(self) -> Callable[[], list[Any]] | None:
         """Find where the environments keep their masks: the infos of the first reset, or the observations."""
-        if any(MASK_KEY in game.infos.get(agent, {}) for game in self._games for agent in game.live):
-            return lambda: [mask for game in self._games for mask in game.masks()]
+        if any(mask is not None for game in self._games for mask in game.masks.values()):
+            return lambda: [mask for game in self._games for mask in game.row_masks()]
         obs = self._rows.obs
         if isinstance(obs, dict) and MASK_KEY in obs:
             return lambda: [

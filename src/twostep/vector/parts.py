@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 
 from twostep.errors import EnvError
+from twostep.vector.failures import worker_name
+from twostep.vector.makers import Registered
+from twostep.vector.members import Member
+from twostep.vector.missing import did_you_mean
+from twostep.vector.worker import Made
 
 
 def env_sources(num_envs: int, env_cfg: Any) -> list[Any]:
@@ -29,13 +34,26 @@ def env_sources(num_envs: int, env_cfg: Any) -> list[Any]:
 def _source(env_cfg: Any) -> Any:
     if isinstance(env_cfg, str):
         # The specification travels, not the name: what the main module has registered is unknown to a new process.
-        return partial(gym.make, gym.spec(env_cfg), disable_env_checker=True)
+        return Registered(_spec(env_cfg), env_cfg)
     if not callable(env_cfg) and not callable(getattr(env_cfg, "make", None)):
         raise EnvError(
             f"{env_cfg!r} makes no environment in another process. Pass a function without arguments, such as "
             f"lambda: MyEnv(), an object with a method make(), a Gymnasium id, or a list of these."
         )
     return env_cfg
+
+
+def _spec(env_id: str) -> Any:
+    try:
+        return gym.spec(env_id)
+    except (gym.error.UnregisteredEnv, ModuleNotFoundError) as error:
+        raise EnvError(f"There is no environment {env_id!r}.{did_you_mean(env_id, list(gym.registry))}") from error
+
+
+def own_seed(env_cfg: Any) -> int | None:
+    """Return the seed that a config has, if it has one."""
+    seed = getattr(env_cfg, "seed", None)
+    return int(seed) if isinstance(seed, (int, np.integer)) else None
 
 
 def first_envs(num_envs: int, num_workers: int | None) -> list[int]:
@@ -50,3 +68,18 @@ def first_envs(num_envs: int, num_workers: int | None) -> list[int]:
 
 def _usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def one_kind(members: Sequence[Member]) -> Made:
+    """Return what the environments are like, and refuse workers whose environments differ from those of the first."""
+    first = members[0].made
+    assert first is not None
+    for member in members:
+        assert member.made is not None
+        for name, value, expected in zip(Made._fields[:-1], member.made, first, strict=False):
+            if value != expected:
+                raise EnvError(
+                    f"{worker_name(member)} has {name} {value}, but env 0 has {expected}: all must have the same. "
+                    f"Make them with the same arguments, or pad them to one space by a wrapper."
+                )
+    return first

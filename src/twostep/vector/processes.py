@@ -13,12 +13,13 @@ from twostep.errors import EnvError
 from twostep.protocols import Step
 from twostep.tree import Tree, tree_leaves, tree_map
 from twostep.vector.channels import Frame, packed_for_worker, unpacked
-from twostep.vector.crew import Crew, Loss, Member
+from twostep.vector.crew import Crew
 from twostep.vector.failures import error_of, raised_error, worker_name
 from twostep.vector.launching import StartMethod
 from twostep.vector.ledger import Ledger
-from twostep.vector.named import NamedReset, Names, NamedStep
-from twostep.vector.parts import env_sources, first_envs
+from twostep.vector.members import Loss, Member
+from twostep.vector.named import NamedReset, Names
+from twostep.vector.parts import env_sources, first_envs, one_kind, own_seed
 from twostep.vector.recovery import Recovery
 from twostep.vector.shared import ActionWriter, SharedRows, bytes_needed, mapped
 from twostep.vector.spaces import resets
@@ -33,7 +34,7 @@ class VectorEnv:
         env_cfg: A function that makes one, also a lambda or one of the main module; a config with `make()`, or with
             `make_rows(num_envs, ...)` for many at once; a Gymnasium id; or a list of `num_envs` of these.
         num_workers: Number of processes, each with a part of the environments; None for as many as there are cores.
-        seed: What the first `reset` without a seed uses.
+        seed: What the first `reset` without a seed uses; None takes the seed of a config that has one.
         agent_ids: In environments of many agents, whom the rows stand for (`AgentsVectorEnv`).
         opponent: A function that makes who plays the others.
         step_timeout: Seconds that a step, a reset or a call may take; a worker that takes longer has failed.
@@ -67,9 +68,11 @@ class VectorEnv:
         restarts: int = 0,
         check: bool = True,
     ) -> None:
+        _require_limits(step_timeout, start_timeout, restarts)
         sources, firsts = env_sources(num_envs, env_cfg), first_envs(num_envs, num_workers)
         self.num_envs = num_envs
-        self._seed, self._step_timeout = seed, step_timeout
+        self._seed = own_seed(env_cfg) if seed is None else seed
+        self._step_timeout = step_timeout
         setups = [
             Setup(sources[first:last], first, agent_ids, opponent, check and first == 0)
             for first, last in zip(firsts, [*firsts[1:], num_envs], strict=True)
@@ -78,7 +81,7 @@ class VectorEnv:
         self._finalizer = weakref.finalize(self, self._crew.close)
         try:
             self._raise_any(self._crew.start(self._crew.members))
-            self._allocate(_one_kind(self._crew.members), restarts)
+            self._allocate(one_kind(self._crew.members), restarts)
         except BaseException:
             self.close()
             raise
@@ -130,6 +133,8 @@ class VectorEnv:
         if seed is None and not self._has_begun:
             seed = self._seed if self._seed is not None else int(np.random.SeedSequence().generate_state(1)[0])
         chosen = dict(resets(seed, self.num_envs, indices))
+        if self._is_running:
+            self._names.note(self._last)
         self._is_running = False
         self._crew.settle(self._step_timeout)
         self._ledger.note_seeds(chosen)
@@ -161,18 +166,11 @@ class VectorEnv:
                 member.was_replaced = False
         self._ledger.note_episodes()
         self._has_begun = self._is_running = True
-        step = Step(rows.obs, rows.episode_starts, action_masks=rows.masks if self._is_masked else None)
-        self._names.note(step)
-        return step
+        self._last = Step(rows.obs, rows.episode_starts, action_masks=rows.masks if self._is_masked else None)
+        return self._last
 
-    @overload
-    def step(self, actions: list[Mapping[Any, Any]]) -> NamedStep: ...
-
-    @overload
-    def step(self, actions: Tree) -> Step: ...
-
-    def step(self, actions: Tree) -> Step | NamedStep:
-        """Take one action per row; rows that end start anew at once and are listed in `final_rows`.
+    def step(self, actions: Tree) -> Any:
+        """Take one action per row and return a `Step`; rows that end start anew at once, listed in `final_rows`.
 
         A list of dicts of actions by agent, one per environment, is answered by five such lists
         (`twostep.vector.named`).
@@ -182,11 +180,9 @@ class VectorEnv:
             raise EnvError("step was called before reset, or after an error. Call reset first.")
         if not isinstance(actions, list) or not isinstance(next(iter(actions), None), Mapping):
             return self._step(actions)
+        self._names.note(self._last)
         row_actions = self._names.row_actions(cast("list[Mapping[Any, Any]]", actions))
-        acted = self._names.there
-        step = self._step(row_actions)
-        self._names.note(step)
-        return self._names.stepped(step, acted)
+        return self._names.stepped(self._step(row_actions))
 
     def _step(self, actions: Tree) -> Step:
         self._writer.write(actions)
@@ -204,9 +200,9 @@ class VectorEnv:
                 infos |= {first + row: info for row, info in unpacked(message).items()}
         if losses:
             self._recovery.replace(losses)
-        step = self._stepped(found, infos)
+        self._last = self._stepped(found, infos)
         self._is_running = True
-        return step
+        return self._last
 
     def _stepped(self, found: int, infos: dict[int, dict[str, Any]]) -> Step:
         rows = self._rows
@@ -234,6 +230,11 @@ class VectorEnv:
         for flags in (rows.truncated, rows.episode_starts):
             flags[part] = True
         member.was_replaced = False
+
+    @property
+    def pids(self) -> list[int | None]:
+        """The process of each worker; None for one that is gone."""
+        return [member.pid for member in self._crew.members]
 
     def call(self, name: str, *args: Any, indices: Sequence[int] | None = None) -> list[Any]:
         """Call the method `name` of every environment, or of those of `indices`, or read the attribute `name`."""
@@ -270,7 +271,8 @@ class VectorEnv:
 
     def _raise_any(self, losses: list[Loss]) -> None:
         if losses:
-            raise error_of(losses[0], "", "Mend what makes the environments.")
+            first = min(losses, key=lambda loss: loss.member.number)
+            raise error_of(first, "", "Mend what makes the environments.")
 
     def _require_open(self) -> None:
         if not self._crew.is_ours:
@@ -290,16 +292,11 @@ class VectorEnv:
 _STEP = Frame(STEP)
 
 
-def _one_kind(members: Sequence[Member]) -> Made:
-    """Refuse workers whose environments differ from those of the first."""
-    first = members[0].made
-    assert first is not None
-    for member in members:
-        assert member.made is not None
-        for name, value, expected in zip(Made._fields[:-1], member.made, first, strict=False):
-            if value != expected:
-                raise EnvError(
-                    f"{worker_name(member)} has {name} {value}, but env 0 has {expected}: all must have the same. "
-                    f"Make them with the same arguments, or pad them to one space by a wrapper."
-                )
-    return first
+def _require_limits(step_timeout: float, start_timeout: float, restarts: int) -> None:
+    for name, value in (("step_timeout", step_timeout), ("start_timeout", start_timeout)):
+        if not 0 < value <= 1e6:
+            raise EnvError(
+                f"{name}={value}, but must be above 0 and at most 1e6 seconds. 60.0 suits most environments."
+            )
+    if restarts < 0:
+        raise EnvError(f"restarts={restarts}, but must be 0 or more. 0 raises the first failure of a worker.")

@@ -6,12 +6,13 @@ import logging
 import time
 from collections.abc import Sequence
 
-from twostep.vector.channels import Frame, packed_for_worker
-from twostep.vector.crew import Crew, Loss, Member
+from twostep.vector.channels import Frame, packed_for_worker, unpacked
+from twostep.vector.crew import Crew
 from twostep.vector.failures import error_of, summary
 from twostep.vector.ledger import Ledger
+from twostep.vector.members import Loss, Member
 from twostep.vector.shared import SharedRows
-from twostep.vector.worker import CALL, RESET, STEP
+from twostep.vector.worker import CALL, RESET, STEP, Trouble
 
 logger = logging.getLogger("twostep.vector")
 _MAY_RESTART = ", or let its episodes be broken off and the run go on, with restarts=5"
@@ -30,16 +31,21 @@ class Recovery:
         losses = self._crew.start(members)
         lost = {loss.member for loss in losses}
         for member in members:
-            calls = [
-                Frame(CALL, packed_for_worker((name, args, [env - member.first_env]), f"A call of {name}"))
-                for (env, name), args in self._ledger.calls.items()
-                if 0 <= env - member.first_env < member.num_envs
-            ]
-            while calls and member not in lost:
-                _, found = self._crew.ask({member: calls.pop(0)}, self._step_timeout)
-                losses += found
-                lost |= {loss.member for loss in found}
+            if member not in lost:
+                losses += self._repeat_calls(member)
         return losses
+
+    def _repeat_calls(self, member: Member) -> list[Loss]:
+        for (env, name), args in self._ledger.calls.items():
+            index = env - member.first_env
+            if 0 <= index < member.num_envs:
+                call = Frame(CALL, packed_for_worker((name, args, [index]), f"A call of {name}"))
+                answers, losses = self._crew.ask({member: call}, self._step_timeout)
+                found = [unpacked(frame.message) for frame in answers.values()]
+                losses += [self._crew.give_up(member, one) for one in found if isinstance(one, Trouble)]
+                if losses:
+                    return losses
+        return []
 
     def replace(self, losses: list[Loss]) -> dict[Member, Frame]:
         """Start the processes of lost workers anew, with new episodes, or raise what happened.
@@ -75,7 +81,8 @@ class Recovery:
         if member.failures_in_a_row > self._restarts:
             way_out = f"This was {in_a_row}. Mend the environment{'' if self._restarts else _MAY_RESTART}."
             raise error_of(loss, self._place(loss), way_out)
-        logger.warning("%s%s. It starts anew (%s).", summary(loss), self._place(loss), in_a_row)
+        words = f"\n{loss.words}" if loss.words else ""
+        logger.warning("%s%s. It starts anew (%s).%s", summary(loss), self._place(loss), in_a_row, words)
 
     def _place(self, loss: Loss) -> str:
         """Say which environment a silent worker was at, where it has noted that."""

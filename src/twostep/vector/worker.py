@@ -204,8 +204,11 @@ class Worker:
 
 def _group(setup: Setup) -> Group:
     first = setup.factories[0]
-    if hasattr(first, "make_rows") and all(factory is first for factory in setup.factories):
-        return first.make_rows(len(setup.factories), agent_ids=setup.agent_ids, opponent=setup.opponent)
+    rows: Group | None = None
+    if setup.opponent is None and hasattr(first, "make_rows") and all(one is first for one in setup.factories):
+        rows = first.make_rows(len(setup.factories), agent_ids=setup.agent_ids)
+    if rows is not None:
+        return rows
     return make_group(setup.factories, agent_ids=setup.agent_ids, opponent=setup.opponent, check=setup.check)
 
 
@@ -240,6 +243,7 @@ def serve(end: int, lifeline: int, words: int, memory: int) -> None:
     end_with(lifeline)
     keep_last_words(words)
     try:
-        Worker(Channel(socket.socket(fileno=end)), memory).run()
+        with socket.socket(fileno=end) as own_end:
+            Worker(Channel(own_end), memory).run()
     except ChannelClosed:
         os._exit(1)

@@ -68,7 +68,9 @@ def stage(monkeypatch):
     """A function: where blue and red begin, and walls, to a `Scene`; blue looks to the right, red to the left."""
 
     def build(blue, red, walls=(), **settings) -> Scene:
-        x, y = (np.array([[place[axis] for place in team] for team in (blue, red)], dtype=np.float32) for axis in (0, 1))
+        x, y = (
+            np.array([[place[axis] for place in team] for team in (blue, red)], dtype=np.float32) for axis in (0, 1)
+        )
         arena = Arena(np.array(walls, dtype=np.float32).reshape(-1, 4), x, y)
         monkeypatch.setattr(simulation_module, "draw_arena", lambda config, seed: arena)
         settings = {"team": ("medium",) * len(blue), "walls": 2 * ((len(walls) + 1) // 2)} | settings

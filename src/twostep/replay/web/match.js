@@ -11,7 +11,7 @@ class Match {
     this.units.forEach((unit, index) => {
       unit.index = index;
       unit.shape = this.shapes[unit.class] ?? this.shapes.other;
-      unit.label = unit.id.replace(/^[a-z]+_?/i, "") || unit.id;
+      unit.label = (unit.id.replace(/^[a-z]+_?/i, "") || unit.id).slice(0, 4);
       const death = this.tracks.alive[index].indexOf(0);
       unit.death = death < 0 ? Infinity : death;
     });
@@ -124,10 +124,10 @@ function readShots(columns) {
 function rayLength(walls, x, y, dx, dy) {
   let nearest = Infinity;
   for (const [x0, y0, x1, y1] of walls) {
-    const [enterX, leaveX] = span(x, dx, x0, x1);
-    const [enterY, leaveY] = span(y, dy, y0, y1);
-    const enter = Math.max(enterX, enterY, 0);
-    if (enter <= Math.min(leaveX, leaveY) && enter < nearest) nearest = enter;
+    const [nearX, farX] = span(x, dx, x0, x1);
+    const [nearY, farY] = span(y, dy, y0, y1);
+    const enter = Math.max(nearX, nearY, 0);
+    if (enter <= Math.min(farX, farY) && enter < nearest) nearest = enter;
   }
   return nearest;
 }

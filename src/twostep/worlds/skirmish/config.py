@@ -14,6 +14,7 @@ from twostep.errors import ConfigError
 
 if TYPE_CHECKING:
     from twostep.worlds.skirmish.env import SkirmishEnv
+    from twostep.worlds.skirmish.rows import SkirmishRows
 
 KINDS: dict[type, tuple[str, tuple[type, ...]]] = {
     bool: ("true or false", (bool,)),
@@ -74,23 +75,24 @@ CLASSES: dict[str, MechClass] = {
 class RewardWeights:
     """What each part of an agent's reward is worth; the parts are in `infos[agent]["reward_parts"]`, weighted.
 
-    What is suffered costs nothing by default: agents that fear for themselves leave the zone to one another, and win
-    less the longer they learn. Being destroyed costs enough already: all that would have been earned later.
+    What is suffered costs nothing by default, and what one mech does to another brings little: agents that fear for
+    themselves, or hunt for themselves, leave the zone to one another, and win less the longer they learn. Being
+    destroyed costs enough already: all that would have been earned later.
     """
 
     approach: float = 1.0
     """Coming closer to the zone, per side of the arena."""
     zone: float = 1.0
     """Own team's part of the score that wins, as gained in this step, minus the other team's."""
-    damage_dealt: float = 0.5
+    damage_dealt: float = 0.2
     """Per full hit points of the target."""
     damage_taken: float = 0.0
     """Per own full hit points, as a loss."""
-    kill: float = 0.3
+    kill: float = 0.2
     """Per enemy destroyed, shared out by damage among those who hit it in that step."""
     death: float = 0.0
     """When destroyed, as a loss."""
-    terminal: float = 1.0
+    terminal: float = 2.0
     """When the match is won; as a loss when it is lost. Goes to those who were alive when the last step began."""
 
     def __post_init__(self) -> None:
@@ -214,6 +216,14 @@ class EnvConfig:
         from twostep.worlds.skirmish.env import SkirmishEnv
 
         return SkirmishEnv(self)
+
+    def make_rows(self, num_envs: int, *, agent_ids: str | Sequence[str] | None = None) -> SkirmishRows | None:
+        """Make many matches as one; None where they are to be recorded, which only single ones are."""
+        from twostep.worlds.skirmish.rows import SkirmishRows
+
+        if self.record_replay:
+            return None
+        return SkirmishRows(self, num_envs, agent_ids="blue_*" if agent_ids is None else agent_ids)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain containers that JSON and YAML can hold."""

@@ -45,12 +45,12 @@ class HeuristicPolicy:
         sight = sim.sight
         fights = sight.clear & sight.seen[:, :, None, :] & sim.alive[..., None]
         distances = np.where(fights, sight.distance, np.inf)
-        enemy = distances.argmin(-1)[..., None]
-        distance = np.take_along_axis(distances, enemy, -1)[..., 0]
+        enemy = distances.argmin(-1)
+        distance = _chosen(distances, enemy)
         fighting = distance <= config.engage * sim.weapon_range
         x, y = _way_to_zone(sim, config)
-        x = np.where(fighting, np.take_along_axis(sight.dx, enemy, -1)[..., 0], x)
-        y = np.where(fighting, np.take_along_axis(sight.dy, enemy, -1)[..., 0], y)
+        x = np.where(fighting, _chosen(sight.dx, enemy), x)
+        y = np.where(fighting, _chosen(sight.dy, enemy), y)
         ahead, left = x * sight.cos + y * sight.sin, y * sight.cos - x * sight.sin
         bearing = np.arctan2(left, ahead)
         wanted = config.standoff * sim.weapon_range
@@ -75,11 +75,16 @@ def _way_to_zone(sim: Simulation, config: HeuristicConfig) -> tuple[Array, Array
     distance = np.sqrt(x * x + y * y) + np.float32(1e-6)
     directions = np.arctan2(y, x)[..., None] + DETOURS
     cos, sin = np.cos(directions), np.sin(directions)
-    limits = sim.limits.reshaped(*sim.shape, 1, -1)
+    limits = sim.limits.reshaped(-1, *sim.shape, 1)
     free = ray_lengths(sim.x[..., None], sim.y[..., None], cos, sin, limits, sim.config.size)
     enough = np.minimum(distance, LOOK_AHEAD)[..., None]
     # The smallest detour with enough free way; of two alike, the one with more of it; where none has, the freest.
     cost = np.abs(DETOURS) - np.float32(0.02) * np.minimum(free, 15) + np.float32(10) * (free < enough)
-    chosen = cost.argmin(-1)[..., None]
-    cos, sin = np.take_along_axis(cos, chosen, -1)[..., 0], np.take_along_axis(sin, chosen, -1)[..., 0]
-    return cos * distance, sin * distance
+    best = cost.argmin(-1)
+    return _chosen(cos, best) * distance, _chosen(sin, best) * distance
+
+
+def _chosen(values: Array, index: Array) -> Array:
+    """Return of `values` `[..., n]` the one that `index` `[...]` names."""
+    flat = values.reshape(-1, values.shape[-1])
+    return flat[np.arange(len(flat)), index.ravel()].reshape(index.shape)

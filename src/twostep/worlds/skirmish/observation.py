@@ -84,7 +84,7 @@ class Observer:
 
     def _write_rays(self, out: Array, sim: Simulation) -> None:
         directions = sim.heading[..., None] + self._directions
-        walls = sim.walls.reshaped(sim.num_matches, 1, 1, 1, -1)
+        walls = sim.walls.reshaped(-1, sim.num_matches, 1, 1, 1)
         x, y = sim.x[..., None], sim.y[..., None]
         out[...] = ray_lengths(x, y, np.cos(directions), np.sin(directions), walls, self.config.size) / RAY_REACH
 

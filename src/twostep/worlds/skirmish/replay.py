@@ -23,6 +23,8 @@ ARRAYS = ("walls", "shots", "rewards")
 REST = ("world", "seed", "seconds_per_frame", "size", "zone", "units", "outcome")
 STATE = ("x", "y", "heading", "hp", "heat", "cooldown", "alive")
 FRAME = (*STATE, "overheated", "zone_score", "zone_owner")
+UNREADABLE = (OSError, EOFError, ValueError, OverflowError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error)
+"""What numpy and zipfile raise at damaged archives."""
 
 
 class Recorder:
@@ -66,7 +68,7 @@ class Recorder:
             raise EnvError("Nothing was recorded yet: no match has begun. Call reset first.")
         sim, config = self._sim, self._sim.config
         columns = {name: np.stack([frame[name] for frame in self._frames]) for name in self._frames[0]}
-        walls = np.stack([side[0] for side in sim.walls], axis=-1)
+        walls = np.stack([side[:, 0] for side in sim.walls], axis=-1)
         return {
             "format": FORMAT,
             "world": "skirmish",
@@ -127,10 +129,10 @@ def load_replay(path: str | Path) -> dict[str, Any]:
             f"{path} is no replay, or only a part of one: it is no archive of arrays. save_replay makes one."
         )
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             columns = {name: stored[name] for name in stored.files}
         match = json.loads(columns.pop("match", np.zeros(0, np.uint8)).tobytes() or b"{}")
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
+    except UNREADABLE as error:
         raise EnvError(f"{path} is damaged, or was not made by save_replay: {error}") from error
     return _assembled(path, match, columns)
 

@@ -39,12 +39,12 @@ class Ledger:
         zone = (sim.scored - sim.scored[:, ::-1]) / np.float32(sim.config.zone_seconds)
         won = (sim.winner == BLUE).astype(np.float32) - (sim.winner == RED)
         self.parts = np.zeros((*sim.shape, len(PARTS)), dtype=np.float32)
-        earned = dict(zip(PARTS, np.moveaxis(self.parts, -1, 0), strict=True))
+        earned = {part: self.parts[..., at] for at, part in enumerate(PARTS)}
         earned["approach"][...] = approach
         earned["zone"][...] = zone[..., None]
         if sim.fired.any():
             self._settle_shots(earned)
-        earned["terminal"][...] = np.stack([won, -won], axis=-1)[..., None]
+        earned["terminal"][:, 0], earned["terminal"][:, 1] = won[:, None], -won[:, None]
         self.parts *= self._weights
         self.parts *= sim.acted[..., None]
         self.totals += self.parts

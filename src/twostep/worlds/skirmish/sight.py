@@ -42,9 +42,8 @@ def _lines_of_sight(sim: Simulation, dx: Array, dy: Array) -> Array:
     """Return whether no wall stands between a mech and an enemy: looked at once, from blue to red, for both."""
     clear = np.ones((*sim.shape, sim.team_size), dtype=np.bool_)
     if sim.config.walls:
-        walls = sim.walls.reshaped(sim.num_matches, 1, 1, -1)
-        x, y = sim.x[:, 0, :, None, None], sim.y[:, 0, :, None, None]
-        hidden = np.logical_or.reduce(blocked(x, y, dx[..., None], dy[..., None], walls), axis=-1)
+        walls = sim.walls.reshaped(-1, sim.num_matches, 1, 1)
+        hidden = np.logical_or.reduce(blocked(sim.x[:, 0, :, None], sim.y[:, 0, :, None], dx, dy, walls), axis=0)
         clear[:, 0] = ~hidden
         clear[:, 1] = clear[:, 0].transpose(0, 2, 1)
     return clear

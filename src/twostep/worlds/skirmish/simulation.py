@@ -80,24 +80,24 @@ class Simulation:
 
     def _place_walls_of_nowhere(self) -> None:
         """Allocate the walls of all matches; those a match does not have stand far away from everything."""
-        shape = (self.num_matches, self.config.walls)
+        shape = (self.config.walls, self.num_matches)
         self.walls = Boxes(*(np.full(shape, FAR_AWAY, dtype=np.float32) for _ in range(4)))
         # What a mech's centre may not enter: walls, and the outside of the arena, widened by its radius.
         size, radius = np.float32(self.config.size), self.radius
-        limits = (self.num_matches, 2, self.team_size, self.config.walls + 4)
+        limits = (self.config.walls + 4, *self.shape)
         self.limits = Boxes(*(np.zeros(limits, dtype=np.float32) for _ in range(4)))
         sides = ((-9, -9, 0, 9), (1, -9, 9, 9), (-9, -9, 9, 0), (-9, 1, 9, 9))  # left, right, bottom, top
         for at, box in enumerate(sides):
             for limit, side, sign in zip(self.limits, box, (-1, -1, 1, 1), strict=True):
-                limit[..., at] = side * size + sign * radius
+                limit[at] = side * size + sign * radius
 
     def begin(self, match: int, seed: int) -> None:
         """Start a match anew; call `look` when all are started."""
         arena = draw_arena(self.config, seed)
         for at, (wall, limit) in enumerate(zip(self.walls, self.limits, strict=True)):
-            wall[match] = FAR_AWAY
-            wall[match, : len(arena.walls)] = arena.walls[:, at]
-            limit[match, :, :, 4:] = wall[match] + (self.radius[:, None] if at > 1 else -self.radius[:, None])
+            wall[:, match] = FAR_AWAY
+            wall[: len(arena.walls), match] = arena.walls[:, at]
+            limit[4:, match] = wall[:, match, None, None] + (self.radius if at > 1 else -self.radius)
         self.x[match], self.y[match] = arena.x, arena.y
         self.heading[match] = np.array([[0.0], [np.pi]], dtype=np.float32)
         self.hp[match] = self.max_hp
@@ -180,16 +180,16 @@ class Simulation:
     def _slide(self, dx: Array, dy: Array) -> None:
         """Move tick by tick, along each axis for itself; what would enter a wall stays where it is on that axis."""
         x, y, limits = self.x, self.y, self.limits
-        in_y = (y[..., None] > limits.y0) & (y[..., None] < limits.y1)
+        in_y = (y > limits.y0) & (y < limits.y1)
         for step_x, step_y in zip(dx, dy, strict=True):
             moved = x + step_x
-            in_x = (moved[..., None] > limits.x0) & (moved[..., None] < limits.x1)
-            x = np.where(np.logical_or.reduce(in_x & in_y, axis=-1), x, moved)
-            in_x = (x[..., None] > limits.x0) & (x[..., None] < limits.x1)
+            in_x = (moved > limits.x0) & (moved < limits.x1)
+            x = np.where(np.logical_or.reduce(in_x & in_y, axis=0), x, moved)
+            in_x = (x > limits.x0) & (x < limits.x1)
             moved = y + step_y
-            in_y = (moved[..., None] > limits.y0) & (moved[..., None] < limits.y1)
-            y = np.where(np.logical_or.reduce(in_x & in_y, axis=-1), y, moved)
-            in_y = (y[..., None] > limits.y0) & (y[..., None] < limits.y1)
+            in_y = (moved > limits.y0) & (moved < limits.y1)
+            y = np.where(np.logical_or.reduce(in_x & in_y, axis=0), y, moved)
+            in_y = (y > limits.y0) & (y < limits.y1)
         self.x, self.y = x, y
 
     def _fire(self, orders: Orders) -> None:

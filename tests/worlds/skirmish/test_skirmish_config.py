@@ -99,7 +99,7 @@ def test_what_cannot_work_is_refused_with_a_way_out(chosen: dict, message: str) 
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("sise", "Did you mean size?"), ("zone_radios", "Did you mean zone_radius?"), ("qq", "Settings are team, size")],
+    [("syze", "Did you mean size?"), ("zone_radios", "Did you mean zone_radius?"), ("qq", "Settings are team, size")],
 )
 def test_unknown_settings_are_refused_with_the_closest(name: str, hint: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(hint)):

@@ -27,7 +27,7 @@ class Rules:
     def __init__(self, sim: Simulation) -> None:
         self.config = sim.config
         self.mechs = [Mech(sim, team, slot) for team in range(2) for slot in range(sim.team_size)]
-        sides = np.stack([side[0] for side in sim.walls], axis=-1).tolist()
+        sides = np.stack([side[:, 0] for side in sim.walls], axis=-1).tolist()
         self.walls = [wall for wall in sides if wall[0] < sim.config.size]
         self.zone_score = sim.zone_score[0].tolist()
         self.margin = math.inf
