@@ -149,7 +149,9 @@ def test_the_logger_writes_what_it_is_given(script, tmp_path, capsys):
     """E29: log_update and log_eval, each a row."""
     args = script.parse_args(["--run-dir", str(tmp_path)])
     logger, wandb = script.setup_logging(args, tmp_path)
-    metrics = dict.fromkeys(("mean_reward", "policy_loss", "value_loss", "entropy", "approx_kl", "steps_per_second"), 1.0)
+    metrics = dict.fromkeys(
+        ("mean_reward", "policy_loss", "value_loss", "entropy", "approx_kl", "steps_per_second"), 1.0
+    )
     logger.log_update(1, metrics | {"timesteps": 64.0})
     logger.log_eval(1, EvalStats(win_rate=0.5, mean_hp_margin=0.1, mean_episode_length=30.0, episodes=4), 64)
     logger.sinks.close()

@@ -361,7 +361,7 @@ class Team:
         ends = {"a": self.t >= 2, "b": self.t >= 3}
         obs, rewards = self._obs(), dict.fromkeys(acting, 1.0)
         terminations, truncations = {agent: ends.get(agent, False) for agent in acting}, dict.fromkeys(acting, False)
-        self.agents = [agent for agent in acting if not ends[agent]]
+        self.agents = [agent for agent in acting if not ends.get(agent)]
         infos: dict[str, Any] = {agent: {} for agent in acting}
         return self.mend(self, "step", (obs, rewards, terminations, truncations, infos))
 
@@ -466,6 +466,7 @@ MISTAKES_OF_TEAMS: dict[str, tuple[Callable[[], Any], str]] = {
     "observation none": (at_step(0, "b", None), r"b: obs is None"),
     "reward none": (at_step(1, "a", None), r", a: reward is None.*Return 0.0"),
     "reward nan": (at_step(1, "a", float("nan")), r", a: reward is nan, but must be finite"),
+    "reward too large": (at_step(1, "a", 10**400), r", a: reward is 1000+, but must be finite"),
     "flag as text": (at_step(2, "b", "no"), r", b: terminated is 'no' \(str\), but must be a bool"),
     "flag as number": (at_step(3, "b", 0), r", b: truncated is 0 \(int\), but must be a bool"),
     "info as text": (at_step(4, "b", "fine"), r", b: info is 'fine' \(str\), but must be a dict"),
@@ -583,7 +584,7 @@ def test_whatever_an_environment_returns_is_taken_or_one_clear_error(
         parts = [dict(part) for part in result]
         at = place % len(parts)
         if agent is None:
-            parts[at] = junk
+            parts[at] = None if isinstance(junk, torch.Tensor) else junk  # a tensor has an error of its own for `in`
         elif junk is ...:
             parts[at].pop(agent, None)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -84,7 +85,7 @@ def check_flag(flag: Any, name: str, place: str) -> None:
 def check_reward(reward: Any, place: str) -> None:
     """Refuse a reward that is no finite number; `place` opens the message."""
     if isinstance(reward, (int, float, np.integer, np.floating, np.bool_)):
-        if abs(reward) <= sys.float_info.max:
+        if _is_finite(reward):
             return
         found = str(reward)[:20]
         raise EnvError(f"{place}: reward is {found}, but must be finite. Look for a division by zero or an overflow.")
@@ -94,6 +95,13 @@ def check_reward(reward: Any, place: str) -> None:
     if reward is None:
         way_out = "Return 0.0 when there is none"
     raise EnvError(f"{place}: reward is {described(reward)}, but must be one number. {way_out}.")
+
+
+def _is_finite(number: Any) -> bool:
+    try:
+        return math.isfinite(number)
+    except OverflowError:  # a whole number that no float can hold
+        return False
 
 
 def allowed_action(space: spaces.Space[Any], mask: Tree) -> Any:

@@ -40,9 +40,9 @@ class Ledger:
             self._episodes[env] += 1
             self._began[env] = self._num_steps
 
-    def derive_seeds(self, part: slice, salt: int) -> list[int]:
-        """Replace the seeds of some environments by others that follow from them, and return these."""
-        states = (np.random.SeedSequence((seed, salt)).generate_state(1) for seed in self.seeds[part])
+    def next_seeds(self, part: slice) -> list[int]:
+        """Replace the seeds of some environments by others, each of which follows from the one before; return them."""
+        states = (np.random.SeedSequence((seed, 1)).generate_state(1) for seed in self.seeds[part])
         self.seeds[part] = [int(state[0] >> 1) for state in states]
         return self.seeds[part]
 

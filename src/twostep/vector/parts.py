@@ -1,4 +1,4 @@
-"""Which environments there are, what makes each, and which worker steps it."""
+"""Which environments there are, what makes each, which worker steps it, and what it may take."""
 
 from __future__ import annotations
 
@@ -83,3 +83,14 @@ def one_kind(members: Sequence[Member]) -> Made:
                     f"Make them with the same arguments, or pad them to one space by a wrapper."
                 )
     return first
+
+
+def require_limits(step_timeout: float, start_timeout: float, restarts: int) -> None:
+    """Refuse limits that cannot be kept."""
+    for name, value in (("step_timeout", step_timeout), ("start_timeout", start_timeout)):
+        if not 0 < value <= 1e6:
+            raise EnvError(
+                f"{name}={value}, but must be above 0 and at most 1e6 seconds. 60.0 suits most environments."
+            )
+    if restarts < 0:
+        raise EnvError(f"restarts={restarts}, but must be 0 or more. 0 raises the first failure of a worker.")

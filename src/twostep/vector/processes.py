@@ -12,6 +12,7 @@ import numpy as np
 from twostep.errors import EnvError
 from twostep.protocols import Step
 from twostep.tree import Tree, tree_leaves, tree_map
+from twostep.vector.agents import AgentId, OpponentMaker
 from twostep.vector.channels import Frame, packed_for_worker, unpacked
 from twostep.vector.crew import Crew
 from twostep.vector.failures import error_of, raised_error, worker_name
@@ -19,7 +20,7 @@ from twostep.vector.launching import StartMethod
 from twostep.vector.ledger import Ledger
 from twostep.vector.members import Loss, Member
 from twostep.vector.named import NamedReset, Names
-from twostep.vector.parts import env_sources, first_envs, one_kind, own_seed
+from twostep.vector.parts import env_sources, first_envs, one_kind, own_seed, require_limits
 from twostep.vector.recovery import Recovery
 from twostep.vector.shared import ActionWriter, SharedRows, bytes_needed, mapped
 from twostep.vector.spaces import resets
@@ -34,6 +35,7 @@ class VectorEnv:
         env_cfg: A function that makes one, also a lambda or one of the main module; a config with `make()`, or with
             `make_rows(num_envs, ...)` for many at once; a Gymnasium id; or a list of `num_envs` of these.
         num_workers: Number of processes, each with a part of the environments; None for as many as there are cores.
+            More can help where steps are long and of uneven length.
         seed: What the first `reset` without a seed uses; None takes the seed of a config that has one.
         agent_ids: In environments of many agents, whom the rows stand for (`AgentsVectorEnv`).
         opponent: A function that makes who plays the others.
@@ -60,15 +62,15 @@ class VectorEnv:
         *,
         num_workers: int | None = None,
         seed: int | None = None,
-        agent_ids: Any = None,
-        opponent: Any = None,
+        agent_ids: AgentId | Sequence[AgentId] | None = None,
+        opponent: OpponentMaker | None = None,
         step_timeout: float = 60.0,
         start_timeout: float = 300.0,
         start_method: StartMethod = "spawn",
         restarts: int = 0,
         check: bool = True,
     ) -> None:
-        _require_limits(step_timeout, start_timeout, restarts)
+        require_limits(step_timeout, start_timeout, restarts)
         sources, firsts = env_sources(num_envs, env_cfg), first_envs(num_envs, num_workers)
         self.num_envs = num_envs
         self._seed = own_seed(env_cfg) if seed is None else seed
@@ -290,13 +292,3 @@ class VectorEnv:
 
 
 _STEP = Frame(STEP)
-
-
-def _require_limits(step_timeout: float, start_timeout: float, restarts: int) -> None:
-    for name, value in (("step_timeout", step_timeout), ("start_timeout", start_timeout)):
-        if not 0 < value <= 1e6:
-            raise EnvError(
-                f"{name}={value}, but must be above 0 and at most 1e6 seconds. 60.0 suits most environments."
-            )
-    if restarts < 0:
-        raise EnvError(f"restarts={restarts}, but must be 0 or more. 0 raises the first failure of a worker.")

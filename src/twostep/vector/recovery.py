@@ -70,7 +70,7 @@ class Recovery:
 
     def _new_seeds(self, member: Member) -> bytes:
         part = slice(member.first_env, member.first_env + member.num_envs)
-        return packed_for_worker((self._ledger.derive_seeds(part, self.failures), None), "Seeds")
+        return packed_for_worker((self._ledger.next_seeds(part), None), "Seeds")
 
     def _count(self, loss: Loss) -> None:
         """Take note of a failure, and raise it where it is one too many."""

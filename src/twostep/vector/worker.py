@@ -154,6 +154,7 @@ class Worker:
         rows = SharedRows.over(mapped(self._memory), group.observation_space, group.action_space, num_rows)
         self.rows = rows.rows(first_row, first_row + group.num_rows)
         group.working_on = self.rows.working_on.data
+        group.working_on[0] = -1
         self._show_obs = _copier(self.rows.obs)
         self._show_masks = _copier(self.rows.masks)
         return DONE, None
