@@ -13,6 +13,8 @@ from workloads import WORKLOADS
 Record = dict[str, Any]
 FIRST_UPDATE_TARGET = 2.0
 MEMORY_TARGET = 1.1
+GPU_FILE = "gpu.jsonl"
+"""What `gpu.py` printed, where it was run."""
 
 
 class Verdict(NamedTuple):
@@ -120,6 +122,8 @@ def write(results: Path, docs: Path, peers: list[str]) -> None:
     ]
     if "solve" in records:
         sections.append(solve_table(records["solve"]))
+    if (results / GPU_FILE).exists():
+        sections.append(gpu_table([json.loads(line) for line in (results / GPU_FILE).read_text().splitlines()]))
     sections.append(settings_section())
     (docs / "performance.md").write_text("\n\n".join(sections) + "\n")
     if compared:
@@ -212,6 +216,23 @@ def solve_table(record: Record) -> str:
         "configuration it ships for CartPole, SB3 with its zoo's settings, both with 8 envs and one thread."
     )
     return f"## CartPole solved\n\n{text}\n\n" + "\n".join(rows) + f"\n\n{solve_lines(record)[-1]}."
+
+
+def gpu_table(cases: list[Record]) -> str:
+    """Write what one GPU does alone: there was no peer beside it, so these are no ratios."""
+    rows = ["| rows | memory | precision | steps/s | collecting alone | learning alone | peak memory |"]
+    rows.append("|--:|---|---|--:|--:|--:|--:|")
+    for case in cases:
+        figures = (f"{case[name]:,}" for name in ("steps_per_second", "collecting_alone", "learning_alone"))
+        cells = (f"{case['rows']:,}", case["memory"].upper(), case["precision"], *figures, f"{case['peak_mb']:,} MB")
+        rows.append(f"| {' | '.join(cells)} |")
+    first = cases[0]
+    text = (
+        f"One {first['device']}, torch {first['torch']}, by `python benchmarks/gpu.py`: the network of E, 24 steps, "
+        f"{first['epochs']} epochs of 4 minibatches, a simulator of tensors that costs next to nothing. "
+        "No other library was measured there, so there are no ratios."
+    )
+    return f"## On a GPU\n\n{text}\n\n" + "\n".join(rows)
 
 
 def settings_section() -> str:

@@ -297,6 +297,7 @@ def test_workers_never_load_torch_nor_the_main_module(tmp_path):
     assert (done.stdout.split("\n")[:2], done.stderr) == (["main runs", "done"], "")
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_neither_uses_nor_ends_the_workers(cartpoles):
     """A4: a data loader that forks this process inherits the object, but not the workers."""
     cartpoles.reset(2)
