@@ -14,7 +14,16 @@ from twostep.stats.sinks import read_rows
 from twostep.worlds.skirmish import load_replay
 
 SMALL = ["--rollout_steps", "64", "--num_envs", "2", "--update_epochs", "1", "--hidden_size", "8", "--no-tensorboard"]
-TEAM = ["skirmish", *SMALL, "--env.kwargs.team", "[light, heavy]", "--env.kwargs.max_seconds", "6", "--memory_size", "8"]
+TEAM = [
+    "skirmish",
+    *SMALL,
+    "--env.kwargs.team",
+    "[light, heavy]",
+    "--env.kwargs.max_seconds",
+    "6",
+    "--memory_size",
+    "8",
+]
 
 
 @pytest.fixture(autouse=True)

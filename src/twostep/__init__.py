@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from twostep.collect.collector import RolloutCollector
     from twostep.collect.league import League
     from twostep.collect.selfplay import SelfPlay
-    from twostep.collect.tensors import TensorEnv
     from twostep.config import TrainingConfig
     from twostep.errors import (
         CheckpointError,
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from twostep.protocols import Distribution, Policy, PolicyOutput, RowEnv, Sink, Step
     from twostep.rollout import Episode, RolloutBuffer
     from twostep.stats import CsvSink, JsonLinesSink, StatsLogger, TensorBoardSink, WandbSink, plot_learning_curve
+    from twostep.tensors import TensorEnv
     from twostep.trainer import PPOTrainer
     from twostep.vector import as_env, check_env, make_env
     from twostep.vector.processes import VectorEnv
@@ -47,7 +47,6 @@ _NAMES_IN = {
     "twostep.collect.collector": ("RolloutCollector",),
     "twostep.collect.league": ("League",),
     "twostep.collect.selfplay": ("SelfPlay",),
-    "twostep.collect.tensors": ("TensorEnv",),
     "twostep.config": ("TrainingConfig",),
     "twostep.errors": (
         "CheckpointError",
@@ -72,6 +71,7 @@ _NAMES_IN = {
     "twostep.protocols": ("Distribution", "Policy", "PolicyOutput", "Sink", "Step", "RowEnv"),
     "twostep.rollout": ("Episode", "RolloutBuffer"),
     "twostep.stats": ("CsvSink", "JsonLinesSink", "StatsLogger", "TensorBoardSink", "WandbSink", "plot_learning_curve"),
+    "twostep.tensors": ("TensorEnv",),
     "twostep.trainer": ("PPOTrainer",),
     "twostep.vector": ("as_env", "check_env", "make_env"),
     "twostep.vector.processes": ("VectorEnv",),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from twostep.errors import RolloutError
+from twostep.runtime import device_memory
 from twostep.tree import Tree, tree_map
 
 NUMBERS = ("logprobs", "values", "rewards", "next_values")
@@ -18,6 +19,35 @@ TREES = ("obs", "actions", *NUMBERS, *FLAGS, "valid", "states", "action_masks", 
 REQUIRED = ("obs", "actions", "logprobs", "values", "rewards")
 PORTABLE_NAMES = {"obs": "observations", "logprobs": "log_probs"}
 SHORT_NAMES = {long: short for short, long in PORTABLE_NAMES.items()}
+
+
+def require_memory(
+    steps: int,
+    rows: int,
+    device: torch.device | str,
+    per_step: Iterable[Tensor],
+    sequences: int = 0,
+    per_sequence: Iterable[Tensor] = (),
+) -> None:
+    """Refuse a rollout that the device cannot hold, before anything of it is allocated.
+
+    `per_step` are the leaves of one step's observations, actions and conditions, `[B, ...]`, and `per_sequence` those
+    of the memory that enters a sequence.
+    """
+    needed = steps * rows * (4 * len(NUMBERS) + len(FLAGS) + 1)  # one byte more: valid
+    needed += steps * sum(leaf.numel() * leaf.element_size() for leaf in per_step)
+    needed += sequences * sum(leaf.numel() * leaf.element_size() for leaf in per_sequence)
+    there = device_memory(device)
+    if there is not None and needed > there:
+        raise RolloutError(
+            f"A rollout of rollout_steps={steps} by {rows} rows needs {_in_words(needed)} of memory, but {device} has "
+            f"{_in_words(there)}. Collect fewer steps at a time: 128 to 2048 are usual."
+        )
+
+
+def _in_words(size: int) -> str:
+    power = min(4, max(0, size.bit_length() - 1) // 10)
+    return f"{size / 1024**power:,.1f} {('bytes', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
 
 
 def restored(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -23,12 +23,13 @@ RolloutLike = TypeVar("RolloutLike", RolloutBuffer, dict[str, Any])
 FORMAT = 1
 
 
-def combine_rollouts(rollouts: Sequence[RolloutLike]) -> RolloutLike:
+def combine_rollouts(rollouts: Iterable[RolloutLike]) -> RolloutLike:
     """Join rollouts along rows, shorter ones filled up with invalid steps; empty ones add nothing.
 
     Dicts give a dict, buffers a buffer. Advantages stay raw: they are normalised when learning, over the union. They
     are kept only where every rollout has them.
     """
+    rollouts = list(rollouts)
     if not rollouts:
         raise RolloutError("combine_rollouts([]) has nothing to join. Pass at least one rollout.")
     combined = _combine([_as_buffer(rollout) for rollout in rollouts])
@@ -127,10 +128,14 @@ def save_rollouts(rollout: RolloutBuffer | Mapping[str, Any], path: str | Path) 
         "episodes": [asdict(episode) for episode in buffer.episodes],
     }
     target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f"{target.name}.partial")
-    save_file(tensors, partial, metadata={"twostep": json.dumps(described), "sha256": _digest(tensors, described)})
-    return partial.replace(target)
+    metadata = {"twostep": json.dumps(described), "sha256": _digest(tensors, described)}
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        save_file(tensors, partial, metadata=metadata)
+        return partial.replace(target)
+    except (OSError, SafetensorError) as error:
+        raise RolloutError(f"{target} could not be written: {error}. Make room, or choose another place.") from error
 
 
 def load_rollouts(path: str | Path, device: torch.device | str = "cpu") -> RolloutBuffer:

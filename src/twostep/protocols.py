@@ -97,7 +97,7 @@ class Step:
 
 
 class RowEnv(Protocol):
-    """Many environments stepped as one. `vector/` and `collect/tensors.py` adapt every other kind to this."""
+    """Many environments stepped as one. `vector/` and `tensors.py` adapt every other kind to this."""
 
     num_rows: int
     observation_space: Any

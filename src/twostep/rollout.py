@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from twostep.advantages import gae
-from twostep.columns import FLAGS, NUMBERS, PORTABLE_NAMES, TREES, restored
+from twostep.columns import FLAGS, NUMBERS, PORTABLE_NAMES, TREES, require_memory, restored
 from twostep.errors import RolloutError
 from twostep.sequences import Minibatch, Sequences
 from twostep.tree import Tree, tree_items, tree_leaves, tree_map, tree_structure
@@ -74,6 +74,8 @@ class RolloutBuffer:
     """Which policy acted; None when unknown."""
     position: int = 0
     """Where `add` writes next."""
+    _room_for_context: dict[str, Tensor] | None = field(default=None, init=False, repr=False)
+    """The memory of a context that `create` was told of; a collector puts one in its place that is held once."""
 
     @classmethod
     def create(
@@ -87,12 +89,18 @@ class RolloutBuffer:
         state: Tree = (),
         sequence_length: int = 1,
         action_masks: Tree = None,
+        context: Mapping[str, Tensor] | None = None,
     ) -> RolloutBuffer:
         """Preallocate everything.
 
         Observations and actions are described by a number of floats or by a tree of tensors like one step's
-        `[B, ...]`; 0 action floats mean one integer per row. `state` and `action_masks` are trees like one step's, too.
+        `[B, ...]`; 0 action floats mean one integer per row. `state`, `action_masks` and `context` are trees like one
+        step's, too.
         """
+        obs, actions = _example(obs_dim, num_agents), _example(action_dim, num_agents)
+        sequences = -(-num_steps // sequence_length)
+        per_step = [leaf for tree in (obs, actions, action_masks, context) for leaf in tree_leaves(tree)]
+        require_memory(num_steps, num_agents, device, per_step, sequences, tree_leaves(state))
 
         def steps_of(leaf: Tensor, steps: int = num_steps) -> Tensor:
             return torch.zeros((steps, *leaf.shape), dtype=leaf.dtype, device=device)
@@ -100,16 +108,17 @@ class RolloutBuffer:
         rows = (num_steps, num_agents)
         columns: dict[str, Any] = {name: torch.zeros(rows, device=device) for name in NUMBERS}
         columns |= {name: torch.zeros(rows, dtype=torch.bool, device=device) for name in FLAGS}
-        sequences = -(-num_steps // sequence_length)
-        return cls(
-            obs=tree_map(steps_of, _example(obs_dim, num_agents)),
-            actions=tree_map(steps_of, _example(action_dim, num_agents)),
+        buffer = cls(
+            obs=tree_map(steps_of, obs),
+            actions=tree_map(steps_of, actions),
             valid=torch.ones(rows, dtype=torch.bool, device=device),
             states=tree_map(lambda leaf: steps_of(leaf, sequences), state),
             sequence_length=sequence_length,
             action_masks=tree_map(lambda leaf: steps_of(leaf).fill_(1), action_masks),
             **columns,
         )
+        buffer.context = buffer._room_for_context = tree_map(steps_of, context)
+        return buffer
 
     @property
     def num_steps(self) -> int:
@@ -152,12 +161,14 @@ class RolloutBuffer:
         truncated: Any = False,
         final_value: Any = 0.0,
         action_mask: Tree = None,
+        context: Mapping[str, Any] | None = None,
         valid: Any = True,
     ) -> None:
         """Store a copy of one step of every row; steps that are never added do not count.
 
         `done` says that this action ended the episode, `truncated` that it was cut, in a state worth `final_value`.
-        `hidden_state` is the memory before the step; only what enters a sequence is kept.
+        `hidden_state` is the memory before the step; only what enters a sequence is kept. `context` is what else the
+        policy was conditioned on, of which the buffer must know since it was created.
         """
         t = self.position
         if t >= self.num_steps:
@@ -175,6 +186,8 @@ class RolloutBuffer:
             self.episode_starts[t + 1] = self._ended(t)
         if action_mask is not None:
             _write(self.action_masks, t, action_mask, "action_masks")
+        if context is not None or self._room_for_context is not None:
+            _write(self._room_for_context, t, context, "context")
         if t % self.sequence_length == 0 and tree_leaves(self.states):
             if hidden_state is None:
                 raise RolloutError(f"Step {t} begins a sequence, so it needs the memory before it: pass hidden_state=.")
@@ -186,7 +199,8 @@ class RolloutBuffer:
         if self.position:
             self.episode_starts[0] = self._ended(self.position - 1)
         self.position = 0
-        self.advantages = self.returns = self.context = self.policy_version = None
+        self.advantages = self.returns = self.policy_version = None
+        self.context = self._room_for_context
         self.episodes = []
         self.valid.fill_(True)
         tree_map(lambda leaf: leaf.fill_(1), self.action_masks)

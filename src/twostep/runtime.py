@@ -32,6 +32,19 @@ def keep_freed_memory() -> None:
     adjust(_TRIM_THRESHOLD, _KEPT)
 
 
+def device_memory(device: torch.device | str) -> int | None:
+    """Return how many bytes a device has, in use or not; None where nobody can tell."""
+    device = torch.device(device)
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    if device.type != "cpu":
+        return None
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
 SMALL_NETWORK = 300_000
 """Parameters below which a second thread waits longer than it works."""
 

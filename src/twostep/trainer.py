@@ -17,8 +17,8 @@ from torch import Tensor
 
 from twostep.checkpoint import generator_state, load_state, restore_generator, save_state
 from twostep.collect.collector import RolloutCollector
-from twostep.collect.environments import adapted
 from twostep.config import TrainingConfig, janus, resolve_ppo_settings
+from twostep.environments import adapted
 from twostep.errors import CheckpointError, ConfigError, EnvError
 from twostep.learn.losses import ppo_loss
 from twostep.learn.ppo import CustomLoss, PPOOptimizer
@@ -160,7 +160,7 @@ class PPOTrainer:
             raise EnvError("This trainer has no environment to collect from. Pass env= to PPOTrainer or to this call.")
         if id(env) not in self._collectors:
             self._collectors[id(env)] = RolloutCollector(
-                adapted(env),
+                env,
                 self.policy,
                 device=self.device,
                 bptt_length=self.config.bptt_length,

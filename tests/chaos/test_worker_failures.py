@@ -15,6 +15,7 @@ from scenarios import Failing, Stamped, Verifier, crashes, hangs, is_there, kill
 
 from twostep.errors import EnvError
 from twostep.vector import VectorEnv
+from twostep.worlds.skirmish import EnvConfig
 
 
 def is_gone(pid):
@@ -276,3 +277,21 @@ def test_the_log_of_a_failure_holds_the_worker_s_traceback(caplog):
         env.step(np.array([3]))
     (record,) = caplog.records
     assert re.search(r"wheel lost.*scenarios\.py", record.getMessage(), re.DOTALL)
+
+
+def test_all_agents_of_all_environments_of_a_lost_worker_are_broken_off():
+    """A1, E18: also those that had ended before; the match that goes on elsewhere goes on."""
+    config = EnvConfig(team=("light", "heavy"))
+    with VectorEnv(3, config, num_workers=2, restarts=1, start_method="forkserver") as env:
+        assert env.num_rows == 6
+        env.reset(0)
+        idle = np.zeros((6, *env.action_space.shape), dtype=env.action_space.dtype)
+        env.step(idle)
+        os.kill(env.pids[1], signal.SIGKILL)
+        step = env.step(idle)
+        assert step.valid.tolist() == [True] * 2 + [False] * 4
+        assert step.truncated.tolist() == step.episode_starts.tolist() == [False] * 2 + [True] * 4
+        assert not step.terminated.any()
+        assert step.final_rows is None
+        assert not step.infos
+        assert env.step(idle).valid.all()

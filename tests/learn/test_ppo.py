@@ -18,6 +18,7 @@ from twostep import (
     PPOOptimizer,
     RatioError,
     RolloutBuffer,
+    TwostepError,
     combine_rollouts,
     create_fake_rollout_data,
     make_env,
@@ -652,3 +653,25 @@ def test_continuous_actions_learn_too(collected, small_policy):
     before = weights(learner)
     assert learner.update(rollout)["ratio_error"] < 1e-4
     assert not torch.equal(weights(learner), before)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"obs": torch.zeros(32, 4, 3)}, r"obs of the rollout has shape \[3\] per step.*wants \[4\]"),
+        ({"obs": {"seen": torch.zeros(32, 4, 4)}}, "obs of the rollout is .*seen"),
+        ({"actions": torch.zeros(32, 4, 2)}, r"actions of the rollout has shape \[2\] per step.*wants \[\]"),
+        ({"actions": torch.full((32, 4), 7)}, r"actions at step 0, row 0 of the rollout is no action of Discrete\(2\)"),
+        ({"action_masks": torch.ones(32, 4, 2)}, "float32 must be bool"),
+        ({"action_masks": torch.zeros(32, 4, 2, dtype=torch.bool)}, "action_masks at step 0, row 0.*forbids every"),
+    ],
+)
+def test_data_that_the_policy_cannot_have_collected_are_refused(collected, change, message):
+    """Each is one clear error, and the weights stay what they were."""
+    rollout, policy = collected()
+    learner = PPOOptimizer(policy, config=PPOConfig())
+    foreign = replace(rollout, policy_version=None, **change)
+    before = weights(learner)
+    with pytest.raises(TwostepError, match=message):
+        learner.update(foreign)
+    assert torch.equal(weights(learner), before)

@@ -16,7 +16,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from twostep import AgentConfig, PPOConfig, PPOTrainer, make_policy
 from twostep import rollout as rollout_module
-from twostep.collect.environments import adapted
+from twostep.environments import adapted
 from twostep.evaluation import evaluate
 from twostep.vector import SerialVectorEnv
 

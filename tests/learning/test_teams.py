@@ -149,11 +149,11 @@ def test_simple_spread_is_learned():
     policy = make_policy(env, AgentConfig(hidden_size=64), seed=SEED)
     config = PPOConfig(lr=2e-3, rollout_steps=50, update_epochs=8, gamma=0.95, normalize_returns=True)
     trainer = PPOTrainer(policy, env, config, seed=SEED, device="cpu")
-    history = trainer.train(60_000)
+    history = trainer.train(40_000)
     env.close()
     assert history["mean_reward"][0] < -18, "what chance brings"
-    assert history["mean_reward"][-1] > -15.5
-    assert trainer.total_timesteps == 60_800, "every agent counts"
+    assert history["mean_reward"][-1] > -17
+    assert trainer.total_timesteps == 40_000, "every agent counts"
 
 
 @pytest.mark.slow

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from twostep.errors import ConfigError, PolicyError
 from twostep.policies import distributions
-from twostep.policies.heads import check_masks, head_for
+from twostep.policies.heads import head_for
+from twostep.tree import tree_leaves, tree_structure
 
 FEATURES = 8
 
@@ -278,7 +279,8 @@ def test_masks_reach_every_part():
         "b": (torch.tensor([True, False] + [False, False, True] + [True] * 9).expand(1000, 14), None),
         "c": torch.tensor([[True, False, False], [False, False, True]]).expand(1000, 2, 3),
     }
-    head.check_masks(masks)
+    head.require_form(masks)
+    assert not head.stuck(masks).any()
     drawn = head.to_env(head(features(1000), masks).sample(seeded()))
     assert (drawn["type"] == 3).all()
     assert (drawn["b"][0][:, 0, 0] == 0).all()
@@ -287,7 +289,7 @@ def test_masks_reach_every_part():
     assert (drawn["c"].bool() <= masks["c"]).all()
     assert drawn["c"][:, 0, 0].unique().tolist() == [0, 1]
     flat = {"c": masks["c"].flatten(1)}
-    head.check_masks(flat)
+    head.require_form(flat)
     assert (head(features(1000), flat).sample(seeded())["c"].bool() <= flat["c"]).all()
 
 
@@ -301,61 +303,85 @@ def test_distribution_kinds():
 
 
 @pytest.mark.parametrize("convert", [np.asarray, torch.as_tensor], ids=["numpy", "torch"])
-class TestCheckMasks:
-    def test_every_row_with_a_choice_passes(self, convert):
-        check_masks(convert([[True, False], [False, True]]))
-        check_masks(convert([[True, False, True], [False, True, True]]), (2, 1))
+class TestStuck:
+    """Masks: rows in which nothing is allowed are told, whatever holds the masks."""
 
-    def test_the_first_row_without_a_choice_is_named(self, convert):
-        """Masks: the message says which row and what to do."""
-        masks = convert([[True, False], [False, False], [False, False]])
-        with pytest.raises(PolicyError, match=r"row 1 allows nothing: every row needs.*Allow one"):
-            check_masks(masks)
+    def test_one_choice(self, convert):
+        masks = convert([[True, False, False, False], [False] * 4])
+        assert head_for(SPACES["discrete"], FEATURES).stuck(masks).tolist() == [False, True]
 
-    def test_rows_of_sequences_are_named_by_time_and_row(self, convert):
-        masks = convert([[[True, False], [True, True]], [[True, True], [False, False]]])
-        with pytest.raises(PolicyError, match=r"row \(1, 1\) allows nothing"):
-            check_masks(masks)
+    def test_rows_of_sequences(self, convert):
+        masks = convert([[[True, False, False, True]], [[False] * 4]])
+        assert head_for(SPACES["discrete"], FEATURES).stuck(masks).tolist() == [[False], [True]]
 
     def test_every_choice_needs_an_option(self, convert):
         """Masks: for MultiDiscrete each choice by itself."""
-        masks = convert([[True, False, True, True], [True, True, False, False]])
-        with pytest.raises(PolicyError, match="row 1 allows nothing for choice 1"):
-            check_masks(masks, (2, 2))
+        masks = convert([[True] * 6, [True] * 3 + [False] * 3, [False] * 3 + [True] * 3])
+        assert head_for(SPACES["multidiscrete"], FEATURES).stuck(masks).tolist() == [False, True, True]
 
-    def test_width(self, convert):
-        with pytest.raises(PolicyError, match=r"shape \(1, 3\) must end in 5"):
-            check_masks(convert([[True, False, True]]), (2, 3))
+    def test_switches_may_all_be_off(self, convert):
+        assert head_for(SPACES["multibinary"], FEATURES).stuck(convert([[False] * 4])) is None
 
-    def test_numbers_are_not_masks(self, convert):
-        with pytest.raises(PolicyError, match=r"int.*must be bool.*masks != 0"):
-            check_masks(convert([[1, 0]]))
+    def test_any_part_is_enough(self, convert):
+        head = head_for(NESTED, FEATURES)
+        masks = {"type": convert([[True] * 3, [False] * 3, [True] * 3]), "c": convert([[False] * 6] * 3)}
+        masks["b"] = (convert([[True] * 14, [True] * 14, [False] * 2 + [True] * 12]), None)
+        assert head.stuck(masks).tolist() == [False, True, True]
 
 
 @pytest.mark.parametrize(
     ("space", "masks", "message"),
     [
-        ("discrete", np.ones((2, 3), bool), "must end in 4"),
-        ("discrete", np.zeros((2, 4), bool), "row 0 allows nothing"),
+        ("discrete", np.ones((2, 3), bool), r"shape \(2, 3\) must end in 4"),
+        ("discrete", torch.ones(2, 4), r"float32 must be bool.*masks != 0"),
         ("multidiscrete", np.ones((2, 3), bool), "must end in 6"),
         ("multibinary 2d", np.ones((2, 5), bool), r"\(2, 5\) do not fit.*\(2, 3\) or \(6,\)"),
         ("multibinary", np.ones((2, 4)), "must be bool"),
         ("box", np.ones((2, 3), bool), "Action masks came for a box"),
         ("dict", {"tipe": np.ones((2, 3), bool)}, "keys are out of.*type"),
         ("dict", np.ones((2, 3), bool), "must be a dict"),
-        ("dict", {"type": np.zeros((2, 3), bool)}, "row 0 allows nothing"),
         ("tuple", (None,), "tuple of 2"),
-        ("tuple", (np.zeros((2, 2), bool), None), "row 0 allows nothing"),
     ],
 )
 def test_masks_that_do_not_fit(space, masks, message):
     with pytest.raises(PolicyError, match=message):
-        head_for(SPACES[space], FEATURES).check_masks(masks)
+        head_for(SPACES[space], FEATURES).require_form(masks)
 
 
 def test_masks_that_fit():
-    head_for(SPACES["multibinary"], FEATURES).check_masks(np.zeros((2, 4), bool))
-    head_for(SPACES["tuple"], FEATURES).check_masks((np.ones((2, 2), bool), None))
+    head_for(SPACES["multibinary"], FEATURES).require_form(np.zeros((2, 4), bool))
+    head_for(SPACES["tuple"], FEATURES).require_form((np.ones((2, 2), bool), None))
+
+
+@pytest.mark.parametrize("action_dist", ["auto", "squashed", "beta"])
+@pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
+def test_what_is_sampled_is_never_misplaced(space, action_dist):
+    """Data that fit: `example` has the form of a sample, and every sample passes."""
+    head = head_for(space, FEATURES, action_dist=action_dist, gain=10.0)
+    with torch.no_grad():
+        actions = head(features(50)).sample(seeded())
+    assert tree_structure(head.example()) == tree_structure(actions)
+    for one, many in zip(tree_leaves(head.example()), tree_leaves(actions), strict=True):
+        assert (one.shape, one.dtype) == (many.shape[1:], many.dtype)
+    misplaced = head.misplaced(actions)
+    assert misplaced.shape == (50,)
+    assert not misplaced.any()
+
+
+@pytest.mark.parametrize(
+    ("space", "action_dist", "actions"),
+    [
+        ("discrete", "auto", [0, 4]),
+        ("discrete", "auto", [0, -1]),
+        ("multidiscrete ragged from", "auto", [[1, 4, 2], [1, 4, 3]]),
+        ("multibinary", "auto", [[0, 1, 0, 1], [0, 1, 0, 2]]),
+        ("box", "auto", [[9.0, 0.0, 0.0], [0.0, math.nan, 0.0]]),
+        ("box", "beta", [[0.9, 0.1, 0.5], [0.9, 1.0, 0.5]]),
+    ],
+)
+def test_actions_of_no_such_space_are_told(space, action_dist, actions):
+    head = head_for(SPACES[space], FEATURES, action_dist=action_dist)
+    assert head.misplaced(torch.tensor(actions)).tolist() == [False, True]
 
 
 def test_a_box_does_not_swallow_masks():

@@ -50,7 +50,7 @@ def test_flags_become_settings(script):
 
 
 def test_a_run_and_going_on_with_it(script, tmp_path, capsys):
-    """E28, E29, E31, EB13: the folder's files, evaluations never before the first update, and what resuming goes on from."""
+    """E28, E29, E31, EB13: the folder's files, no evaluation before the first update, what resuming goes on from."""
     folder = tmp_path / "run"
     base = [*TINY, "--run-dir", str(folder), "--eval-every", "2"]
     script.main([*base, "--updates", "4", "--save-every", "2"])

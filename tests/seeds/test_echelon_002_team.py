@@ -1,4 +1,4 @@
-"""Seed 002, the rest: its vector environment, evaluation, model and script's loop, with only the import root changed."""
+"""Seed 002, the rest: vector environment, evaluation, model and the script's loop; only the import root changed."""
 
 from __future__ import annotations
 

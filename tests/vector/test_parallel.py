@@ -237,7 +237,7 @@ def assert_shows(step: Step, rows: list[dict[str, Any]], first: bool = False) ->
         np.testing.assert_array_equal(step.final_obs, np.stack([rows[number]["final"] for number in ended]))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     scripts=st.lists(SCRIPTS, min_size=1, max_size=3),
     agent_ids=st.sampled_from([("a", "b", "c"), ("b",), ("c", "b"), ("a",), ("c", "a")]),

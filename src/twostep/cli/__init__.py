@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 from twostep.cli.help import EVAL_HELP, HELP, PLAY_HELP, RESUME_HELP, train_help
 from twostep.cli.options import UsageError, parse_eval, parse_play, parse_resume, parse_train
-from twostep.config.values import show, suggest
 from twostep.errors import TwostepError
+from twostep.values import show, suggest
 
 COMMANDS = ("train", "resume", "eval", "play")
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from twostep.config import VOCABULARY, TrainingConfig, shipped_configs
 from twostep.config.loading import Field, field_docs
-from twostep.config.values import write
+from twostep.values import write
 
 HELP = """\
 twostep: PPO in two steps, collect and then learn.

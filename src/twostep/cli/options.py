@@ -9,8 +9,8 @@ from typing import Any, get_args
 
 from twostep.config import VOCABULARY, UnknownSettingError
 from twostep.config.loading import Source
-from twostep.config.values import convert, parse_text, show, suggest
 from twostep.errors import ConfigError
+from twostep.values import convert, parse_text, show, suggest
 
 
 class UsageError(ConfigError):

@@ -7,8 +7,8 @@ from datetime import datetime
 from pathlib import Path
 
 from twostep.config import TrainingConfig
-from twostep.config.values import show
 from twostep.errors import ConfigError
+from twostep.values import show
 
 CONFIG_FILE = "config.yaml"
 METRICS_FILE = "metrics.jsonl"

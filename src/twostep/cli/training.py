@@ -16,12 +16,12 @@ from twostep.cli.evaluations import BEST, EVALUATIONS_FILE, LEAGUE, REPLAYS, Eva
 from twostep.cli.every import Every
 from twostep.cli.runs import CHECKPOINT, CONFIG_FILE, CSV_FILE, CURVE_FILE, METRICS_FILE, find_run, make_run_folder
 from twostep.config import TrainingConfig, shipped_config
-from twostep.config.values import show
 from twostep.errors import ConfigError, TwostepError
 from twostep.protocols import RowEnv, Sink
 from twostep.stats.console import Progress, duration, number
 from twostep.stats.plots import plot_learning_curve
 from twostep.stats.sinks import CsvSink, JsonLinesSink, TensorBoardSink, WandbSink
+from twostep.values import show
 
 if TYPE_CHECKING:
     from twostep.collect.league import League

@@ -11,10 +11,12 @@ from torch import Tensor
 
 from twostep.collect.acting import Actor
 from twostep.collect.episodes import EpisodeTracker
+from twostep.collect.faults import check_masks, check_numbers
 from twostep.collect.recording import Recording
-from twostep.errors import NumericsError, RolloutError
+from twostep.environments import adapted
+from twostep.errors import RolloutError
 from twostep.policies.adapters import as_policy, memory_from, memory_to
-from twostep.protocols import RowEnv, Step
+from twostep.protocols import Step
 from twostep.rollout import RolloutBuffer
 from twostep.runtime import fast_products
 from twostep.tree import Tree, tree_items, tree_leaves, tree_map, tree_stack, tree_structure
@@ -25,7 +27,7 @@ class RolloutCollector:
 
     def __init__(
         self,
-        vecenv: RowEnv,
+        vecenv: Any,
         policy: Any,
         experience: RolloutBuffer | None = None,
         device: torch.device | str | None = None,
@@ -37,9 +39,11 @@ class RolloutCollector:
     ) -> None:
         """Fill `experience` again and again, or a new rollout of `num_steps` each time when there is none.
 
+        `vecenv` is whatever `PPOTrainer` takes: a Gymnasium environment or vector, a simulator of tensors, a `RowEnv`.
         `seed` draws the actions, `env_seed` starts the environment; without it the environment's own seed does.
         """
-        self.vecenv, self.policy, self.experience = vecenv, as_policy(policy, vecenv.action_space), experience
+        self.vecenv, self.experience = adapted(vecenv), experience
+        self.policy = as_policy(policy, self.vecenv.action_space)
         parameter = next(self.policy.parameters(), torch.empty(0))
         self.device = torch.device(device) if device is not None else parameter.device
         self.num_steps = experience.num_steps if experience is not None else num_steps
@@ -52,7 +56,8 @@ class RolloutCollector:
         self.actor = Actor(self.policy, self.generator)
         self.state: Tree = ()
         self.step: Step | None = None
-        self.tracker = EpisodeTracker(vecenv.num_rows)
+        self.tracker = EpisodeTracker(self.vecenv.num_rows)
+        self._row_actions: Tree = None
 
     def reset(self) -> None:
         """Start every row anew at the next collection, with empty memory."""
@@ -113,7 +118,9 @@ class RolloutCollector:
             columns = recording.finish()
             self._value_next_states(recording, conditions)
         rollout = recording.rollout
-        _check_finite(rollout)
+        if recording.tensors_given:  # masks that come as arrays were looked at when they came
+            check_masks(rollout, self.vecenv.action_space)
+        check_numbers(rollout, self.vecenv)
         rollout.policy_version = self.policy.version
         rollout.episodes = self.tracker.episodes(columns, recording.infos)
         return rollout
@@ -172,48 +179,77 @@ class RolloutCollector:
     def _buffer(self, steps: int, step: Step, conditions: dict[str, Tensor]) -> RolloutBuffer:
         """Return the experience to fill, or a new rollout shaped like one step of this policy and environment."""
         rollout = self.experience
+        obs = tree_map(lambda leaf: _storable(torch.as_tensor(leaf, device=self.device)), step.obs)
+        masks = tree_map(lambda leaf: torch.as_tensor(leaf, device=self.device).bool(), step.action_masks)
+        if self._row_actions is None:
+            self._row_actions = self._sampled(obs, masks, step, conditions)
         if rollout is None or steps != rollout.num_steps:
-            rollout = self._new_buffer(steps, step, conditions)
+            rollout = RolloutBuffer.create(
+                steps,
+                self.vecenv.num_rows,
+                obs,
+                self._row_actions,
+                self.device,
+                state=self.state,
+                sequence_length=min(self.bptt_length, steps) if tree_leaves(self.state) else 1,
+                action_masks=masks,
+            )
         else:
-            _require_room(rollout, self.vecenv.num_rows, self.state, step.action_masks)
+            _require_rows(rollout, self.vecenv.num_rows)
+            given = {"obs": obs, "actions": self._row_actions, "states": self.state, "action_masks": masks}
+            for name, tree in given.items():
+                _require_room(rollout, name, tree)
         rollout.reset()
+        if rollout.context is not None:
+            _require_room(rollout, "context", {name: leaf[0] for name, leaf in conditions.items()} or None)
         if conditions:
             rollout.context = {name: leaf.expand(steps, *leaf.shape[1:]) for name, leaf in conditions.items()}
         return rollout
 
-    def _new_buffer(self, steps: int, step: Step, conditions: dict[str, Tensor]) -> RolloutBuffer:
-        obs = tree_map(lambda leaf: _storable(torch.as_tensor(leaf, device=self.device)), step.obs)
-        masks = tree_map(lambda leaf: torch.as_tensor(leaf, device=self.device).bool(), step.action_masks)
+    def _sampled(self, obs: Tree, masks: Tree, step: Step, conditions: dict[str, Tensor]) -> Tree:
+        """Return actions that go nowhere, to learn what form they have."""
         starts = torch.as_tensor(step.episode_starts, device=self.device)[None]
         given = conditions if masks is None else {**conditions, "action_masks": tree_map(_one_step, masks)}
-        unused = torch.Generator(self.device).manual_seed(0)  # only the shape of actions is asked for
-        actions = self.policy(tree_map(_one_step, obs), self.state, starts, **given).distribution.sample(unused)
-        memory = bool(tree_leaves(self.state))
-        return RolloutBuffer.create(
-            steps,
-            self.vecenv.num_rows,
-            obs,
-            tree_map(_first, actions),
-            self.device,
-            state=self.state,
-            sequence_length=min(self.bptt_length, steps) if memory else 1,
-            action_masks=masks,
-        )
+        unused = torch.Generator(self.device).manual_seed(0)
+        output = self.policy(tree_map(_one_step, obs), self.state, starts, **given)
+        return tree_map(_first, output.distribution.sample(unused))
 
 
-def _require_room(experience: RolloutBuffer, rows: int, state: Tree, masks: Tree) -> None:
-    """Refuse a buffer in which something that this policy and environment give would have no place."""
+_CREATED_BY = {
+    "obs": "obs_dim=, a number of floats or observations of all rows",
+    "actions": "action_dim=, a number of floats, 0 for one integer per row, or actions of all rows",
+    "states": "state=policy.initial_state(num_agents)",
+    "action_masks": "action_masks=, masks of all rows",
+    "context": "context=, what conditions the policy in all rows",
+}
+"""How `RolloutBuffer.create` is told of each part."""
+
+
+def _require_rows(experience: RolloutBuffer, rows: int) -> None:
     if experience.num_rows != rows:
         raise RolloutError(
             f"The experience has {experience.num_rows} rows, but the environment has {rows}. "
             f"Create it with num_agents={rows}."
         )
-    for name, kept, given in (("states", experience.states, state), ("action_masks", experience.action_masks, masks)):
-        if tree_structure(kept) != tree_structure(given):
-            raise RolloutError(
-                f"The experience holds {name} as {tree_structure(kept)}, but collecting gives {tree_structure(given)}. "
-                "Describe them to RolloutBuffer.create: state=policy.initial_state(num_agents), action_masks=..."
-            )
+
+
+def _require_room(experience: RolloutBuffer, name: str, given: Tree) -> None:
+    """Refuse a buffer in which something that this policy and environment give would have no place, or a wrong one."""
+    kept = getattr(experience, name)
+    wrong = ""
+    if tree_structure(kept) != tree_structure(given):
+        wrong = f"{name} as {tree_structure(kept)}, but collecting gives {tree_structure(given)}"
+    else:
+        for (path, room), (_, leaf) in zip(tree_items(kept, name), tree_items(given, name), strict=True):
+            if room.shape[2:] != leaf.shape[1:] or not torch.can_cast(leaf.dtype, room.dtype):
+                wrong = f"{path} as {_form(room[0])}, but collecting gives {_form(leaf)}"
+                break
+    if wrong:
+        raise RolloutError(f"The experience holds {wrong}. Tell RolloutBuffer.create of it: {_CREATED_BY[name]}.")
+
+
+def _form(leaf: Tensor) -> str:
+    return f"{str(leaf.dtype).removeprefix('torch.')} of shape {list(leaf.shape[1:])} per row"
 
 
 def _first(leaf: Tensor) -> Tensor:
@@ -235,25 +271,3 @@ def _tensors(tree: Tree, like: Tree) -> Tree:
 
 def _keep_state(rollout: RolloutBuffer, at: int, state: Tree) -> None:
     tree_map(lambda kept, now: kept[at].copy_(now), rollout.states, state)
-
-
-def _check_finite(rollout: RolloutBuffer) -> None:
-    """Name the first number that is not finite, before anything learns from it.
-
-    Observations count wherever they are: the gradient of a step that does not count is 0, and 0 times NaN is NaN.
-    """
-    columns = {name: getattr(rollout, name) for name in ("rewards", "logprobs", "values", "next_values")}
-    total = torch.stack(list(columns.values())).sum(0)
-    floats = {path: leaf for path, leaf in tree_items(rollout.obs, "obs") if leaf.is_floating_point()}
-    sums = [torch.where(rollout.valid, total, 0.0).sum(), *(leaf.sum() for leaf in floats.values())]
-    if bool(torch.isfinite(torch.stack(sums)).all()):
-        return
-    for name, column in (floats | columns).items():
-        bad = ~torch.isfinite(column)
-        bad = bad.reshape(*bad.shape[:2], -1).any(-1) if name in floats else bad & rollout.valid
-        if bool(bad.any()):
-            t, row = bad.nonzero()[0].tolist()
-            raise NumericsError(
-                f"{name} is {column[t, row].tolist()} at step {t} of the rollout, row {row}. The environment or the "
-                "network gives numbers that are not finite; nothing was learned from this rollout."
-            )

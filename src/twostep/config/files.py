@@ -10,8 +10,8 @@ from typing import Any, cast
 import yaml
 
 from twostep.config.loading import Source
-from twostep.config.values import NUMBER, show
 from twostep.errors import ConfigError
+from twostep.values import NUMBER, show
 
 _MOST_BYTES = 1_000_000
 _MOST_VALUES = 10_000

@@ -12,8 +12,8 @@ from functools import cache
 from itertools import pairwise
 from typing import Any, cast, get_args, get_origin, get_type_hints
 
-from twostep.config.values import convert, show, suggest
 from twostep.errors import ConfigError
+from twostep.values import convert, show, suggest
 
 Path = tuple[str, ...]
 

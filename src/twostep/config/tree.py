@@ -17,10 +17,10 @@ from typing import Any, Literal
 from twostep.config.files import read_yaml, write_yaml
 from twostep.config.loading import Entry, Path, Source, UnknownSettingError, Vocabulary, build, place
 from twostep.config.names import ALIASES
-from twostep.config.values import convert
 from twostep.errors import ConfigError
 from twostep.learn.settings import PPOConfig
 from twostep.policies.settings import AgentConfig
+from twostep.values import convert, settle
 
 _MOST_ENVS = 65_536
 _SEEDS = 2**32
@@ -47,6 +47,7 @@ class EnvironmentConfig:
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
+        settle(self)
         _require(self, "num_envs", 1 <= self.num_envs <= _MOST_ENVS, f"from 1 to {_MOST_ENVS}", "8 is a good start")
         rule = f"from 0 to num_envs={self.num_envs}"
         _require(self, "num_workers", 0 <= self.num_workers <= self.num_envs, rule, "0 steps them in this process")
@@ -75,6 +76,7 @@ class TrainerConfig:
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
+        settle(self)
         for name in ("total_timesteps", "log_interval", "eval_episodes"):
             _require(self, name, getattr(self, name) >= 1, "1 or more", "see its documentation")
         _require(self, "checkpoint_every", self.checkpoint_every >= 0, "0 or more", "0 saves at the end only")
@@ -94,6 +96,7 @@ class SelfPlayConfig:
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
+        settle(self)
         _require(self, "snapshot_every", self.snapshot_every >= 0, "0 or more", "0 switches self-play off")
         _require(self, "league_size", self.league_size >= 1, "1 or more", "8 is a good start")
         _require(self, "heuristic_share", 0 <= self.heuristic_share <= 1, "between 0 and 1", "0.25 is a good start")
@@ -118,6 +121,7 @@ class LoggingConfig:
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
+        settle(self)
         usable = bool(self.run_dir.strip()) and "\0" not in self.run_dir
         _require(self, "run_dir", usable, "the name of a folder", "'runs' is usual")
 
@@ -147,6 +151,7 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
+        settle(self)
         _require(self, "seed", 0 <= self.seed < _SEEDS, f"from 0 to {_SEEDS - 1}", "0 is a good start")
         known = re.fullmatch(r"auto|cpu|mps|(cuda|xpu)(:\d{1,3})?", self.device) is not None
         _require(self, "device", known, "auto, cpu, cuda, cuda:N or mps", "auto finds a GPU by itself")

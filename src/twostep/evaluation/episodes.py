@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from twostep.environments import adapted
 from twostep.errors import ConfigError
 from twostep.policies.playing import Player, to_numpy
-from twostep.protocols import RowEnv, Step
+from twostep.protocols import Step
 
 
 @dataclass
@@ -75,7 +76,7 @@ _T_TABLE = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2
 
 def evaluate(
     policy: Any,
-    env: RowEnv,
+    env: Any,
     episodes: int = 10,
     seed: int = 0,
     deterministic: bool = True,
@@ -87,11 +88,13 @@ def evaluate(
     Each row plays a number of episodes that is fixed beforehand. Taking whichever end first would favour short ones.
 
     Args:
+        env: Whatever `PPOTrainer` takes.
         deterministic: Act by the mode of the distribution instead of sampling from it.
         device: Where the policy computes; None asks its parameters, or takes the CPU where it has none.
     """
     if episodes < 1:
         raise ConfigError(f"episodes={episodes} must be 1 or more: nothing else can be measured.")
+    env = adapted(env)
     tally = _Tally(episodes, env.num_rows)
     with Player(policy, env.action_space, env.num_rows, None if deterministic else seed, device=device) as player:
         step = env.reset(seed)

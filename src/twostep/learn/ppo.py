@@ -14,7 +14,7 @@ from twostep.advantages import explained_variance
 from twostep.checkpoint import generator_state, restore_generator
 from twostep.errors import NumericsError, RatioError
 from twostep.learn.batch_size import adapted_minibatch_size
-from twostep.learn.beginnings import make_optimizer, require_finite, require_support
+from twostep.learn.beginnings import make_optimizer, require_finite, require_fit, require_support
 from twostep.learn.losses import Metrics, clipped_surrogate, normalized, ppo_loss, squared_value_error
 from twostep.learn.schedules import AdaptiveKL, schedule_for
 from twostep.learn.settings import PPOConfig
@@ -86,6 +86,8 @@ class PPOOptimizer:
         if self._recorded is not None:
             self._recorded.notice_changes()
         rollout = experience.to(self.device)
+        if isinstance(self.policy, ActorCritic) and rollout.policy_version != self.policy.version:
+            require_fit(self.policy, rollout)
         sequences = self._sequences(rollout)
         assert rollout.returns is not None
         require_finite(rollout)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from twostep.errors import ConfigError
+from twostep.values import settle
 
 
 @dataclass(kw_only=True, frozen=True)
@@ -60,8 +61,8 @@ class PPOConfig:
     """Where the cosine schedule ends, as a part of `lr`."""
     desired_kl: float = 0.01
     """What the KL-adaptive schedule steers towards."""
-    precision: Literal["fp32", "bf16"] = "fp32"
-    """Number format of the network's products, in both phases alike."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Number format of the network's products, in both phases alike; fp16 scales the loss so that nothing vanishes."""
     normalize_obs: bool = False
     """Whether observations are brought to mean 0 and deviation 1 by running statistics."""
     normalize_returns: bool = False
@@ -73,6 +74,7 @@ class PPOConfig:
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
+        settle(self, infinite=("max_grad_norm",))
         self._require("lr", self.lr > 0, "positive", "3e-4 is a good start")
         self._require("gamma", 0 <= self.gamma <= 1, "between 0 and 1", "0.99 is a good start")
         self._require("gae_lambda", 0 <= self.gae_lambda <= 1, "between 0 and 1", "0.95 is a good start")

@@ -26,11 +26,16 @@ AS_GOOD_AS_INFINITE = 1e30
 class BoxPolicy(nn.Module):
     """What a box head does with its `num_outputs` linear outputs."""
 
+    bounds: Bounds
     num_outputs: int
 
     def forward(self, outputs: Tensor) -> Distribution:
         """Map `[.., num_outputs]` to a distribution over `[.., axes]`."""
         raise NotImplementedError("forward(outputs) -> Distribution")
+
+    def misplaced(self, actions: Tensor) -> Tensor:
+        """Tell which of the actions `[.., axes]` cannot have been sampled here."""
+        raise NotImplementedError("misplaced(actions) -> Tensor")
 
     def to_env(self, actions: Tensor) -> Tensor:
         """Turn sampled actions `[.., axes]` into points of the box, in its shape."""
@@ -49,6 +54,10 @@ class ClippedGaussian(BoxPolicy):
     def forward(self, outputs: Tensor) -> Gaussian:
         """See `BoxPolicy`."""
         return Gaussian(*self.deviation(outputs))
+
+    def misplaced(self, actions: Tensor) -> Tensor:
+        """See `BoxPolicy`; before squashing and clipping, any number will do."""
+        return ~actions.isfinite().all(-1)
 
     def to_env(self, actions: Tensor) -> Tensor:
         """See `BoxPolicy`."""
@@ -69,6 +78,10 @@ class StretchedTanh(BoxPolicy):
         """See `BoxPolicy`."""
         return SquashedGaussian(*self.deviation(outputs))
 
+    def misplaced(self, actions: Tensor) -> Tensor:
+        """See `BoxPolicy`; before squashing and clipping, any number will do."""
+        return ~actions.isfinite().all(-1)
+
     def to_env(self, actions: Tensor) -> Tensor:
         """See `BoxPolicy`."""
         return self.bounds.stretch(actions.tanh())
@@ -87,6 +100,10 @@ class StretchedBeta(BoxPolicy):
         """See `BoxPolicy`."""
         alpha, beta = (1.0 + functional.softplus(full_precision(outputs))).chunk(2, -1)
         return Beta(alpha, beta)
+
+    def misplaced(self, actions: Tensor) -> Tensor:
+        """See `BoxPolicy`."""
+        return ~((actions > 0.0) & (actions < 1.0)).all(-1)
 
     def to_env(self, actions: Tensor) -> Tensor:
         """See `BoxPolicy`."""

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import math
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
@@ -35,9 +37,21 @@ class ActionHead(nn.Module):
         """Turn sampled actions into members of the space: int64 for choices, float32 for boxes."""
         raise NotImplementedError("to_env(actions) -> actions")
 
-    def check_masks(self, masks: Tree) -> None:
-        """Refuse masks from outside that this space cannot use, naming the first bad row."""
-        raise NotImplementedError("check_masks(masks) -> None")
+    def require_form(self, masks: Tree) -> None:
+        """Refuse masks from outside, tensors or arrays, whose structure, width or type this space cannot use."""
+        raise NotImplementedError("require_form(masks) -> None")
+
+    def stuck(self, masks: Tree) -> Any:
+        """Tell which rows `[..]` of masks of the right form allow nothing at all; None where none can."""
+        raise NotImplementedError("stuck(masks) -> Tensor | None")
+
+    def example(self) -> Tree:
+        """Return one sampled action, for its structure and shapes."""
+        raise NotImplementedError("example() -> actions")
+
+    def misplaced(self, actions: Tree) -> Tensor | None:
+        """Tell which rows `[..]` of sampled actions are none of this space's; None where all are."""
+        raise NotImplementedError("misplaced(actions) -> Tensor | None")
 
 
 def head_for(
@@ -94,9 +108,21 @@ class DiscreteHead(ActionHead):
         """See `ActionHead`."""
         return actions + self.start if self.start else actions
 
-    def check_masks(self, masks: Tree) -> None:
+    def require_form(self, masks: Tree) -> None:
         """See `ActionHead`."""
-        check_masks(masks, (self.num_options,))
+        _require_width(masks, (self.num_options,))
+
+    def stuck(self, masks: Tree) -> Any:
+        """See `ActionHead`."""
+        return ~masks.any(-1)
+
+    def example(self) -> Tree:
+        """See `ActionHead`."""
+        return torch.zeros((), dtype=torch.int64)
+
+    def misplaced(self, actions: Tree) -> Tensor | None:
+        """See `ActionHead`."""
+        return (actions < 0) | (actions >= self.num_options)
 
 
 class MultiDiscreteHead(ActionHead):
@@ -118,9 +144,23 @@ class MultiDiscreteHead(ActionHead):
         """See `ActionHead`."""
         return actions.reshape((*actions.shape[:-1], *self.start.shape)) + self.start
 
-    def check_masks(self, masks: Tree) -> None:
+    def require_form(self, masks: Tree) -> None:
         """See `ActionHead`."""
-        check_masks(masks, self.nvec)
+        _require_width(masks, self.nvec)
+
+    def stuck(self, masks: Tree) -> Any:
+        """See `ActionHead`; one choice without an option is enough."""
+        ends = np.cumsum(self.nvec).tolist()
+        return _any([~masks[..., end - count : end].any(-1) for count, end in zip(self.nvec, ends, strict=True)])
+
+    def example(self) -> Tree:
+        """See `ActionHead`."""
+        return torch.zeros(len(self.nvec), dtype=torch.int64)
+
+    def misplaced(self, actions: Tree) -> Tensor | None:
+        """See `ActionHead`."""
+        options = torch.tensor(self.nvec, device=actions.device)
+        return ((actions < 0) | (actions >= options)).any(-1)
 
 
 class MultiBinaryHead(ActionHead):
@@ -141,8 +181,8 @@ class MultiBinaryHead(ActionHead):
         """See `ActionHead`."""
         return actions.reshape((*actions.shape[:-1], *self.shape))
 
-    def check_masks(self, masks: Tree) -> None:
-        """See `ActionHead`; to have every switch off is an action too, so no row can allow too little."""
+    def require_form(self, masks: Tree) -> None:
+        """See `ActionHead`."""
         _check_bool(masks)
         endings = {self.shape, (self.num_switches,)}
         if not any(tuple(masks.shape[-len(ending) :]) == ending for ending in endings):
@@ -150,6 +190,18 @@ class MultiBinaryHead(ActionHead):
                 f"Action masks of shape {tuple(masks.shape)} do not fit: the last dimensions must be "
                 f"{' or '.join(str(ending) for ending in sorted(endings))}, one bool per switch."
             )
+
+    def stuck(self, masks: Tree) -> Any:
+        """See `ActionHead`; to have every switch off is an action too, so no row can allow too little."""
+        return None
+
+    def example(self) -> Tree:
+        """See `ActionHead`."""
+        return torch.zeros(self.num_switches, dtype=torch.int64)
+
+    def misplaced(self, actions: Tree) -> Tensor | None:
+        """See `ActionHead`."""
+        return ((actions != 0) & (actions != 1)).any(-1)
 
 
 class BoxHead(ActionHead):
@@ -163,19 +215,31 @@ class BoxHead(ActionHead):
     def forward(self, features: Tensor, masks: Tree = None) -> Distribution:
         """See `ActionHead`."""
         if masks is not None:
-            self.check_masks(masks)
+            self.require_form(masks)
         return self.policy(self.linear(features))
 
     def to_env(self, actions: Tree) -> Tree:
         """See `ActionHead`."""
         return self.policy.to_env(actions)
 
-    def check_masks(self, masks: Tree) -> None:
+    def require_form(self, masks: Tree) -> None:
         """See `ActionHead`."""
         raise PolicyError(
             "Action masks came for a box: continuous actions have nothing to leave out. Give None for this part, or "
             "offer the choice as Discrete beside the box."
         )
+
+    def stuck(self, masks: Tree) -> Any:
+        """See `ActionHead`."""
+        return None
+
+    def example(self) -> Tree:
+        """See `ActionHead`."""
+        return torch.zeros(self.policy.bounds.num_axes)
+
+    def misplaced(self, actions: Tree) -> Tensor | None:
+        """See `ActionHead`."""
+        return self.policy.misplaced(actions)
 
 
 class DictHead(ActionHead):
@@ -195,13 +259,25 @@ class DictHead(ActionHead):
         """See `ActionHead`."""
         return {name: part.to_env(actions[name]) for name, part in self._items()}
 
-    def check_masks(self, masks: Tree) -> None:
+    def require_form(self, masks: Tree) -> None:
         """See `ActionHead`."""
         if not isinstance(masks, Mapping) or not set(cast("Mapping[str, Any]", masks)) <= set(self.names):
             raise PolicyError(f"Action masks must be a dict whose keys are out of {self.names}, not {_outline(masks)}.")
         for name, part in self._items():
             if masks.get(name) is not None:
-                part.check_masks(masks[name])
+                part.require_form(masks[name])
+
+    def stuck(self, masks: Tree) -> Any:
+        """See `ActionHead`."""
+        return _any([part.stuck(masks[name]) for name, part in self._items() if masks.get(name) is not None])
+
+    def example(self) -> Tree:
+        """See `ActionHead`."""
+        return {name: part.example() for name, part in self._items()}
+
+    def misplaced(self, actions: Tree) -> Tensor | None:
+        """See `ActionHead`."""
+        return _any([part.misplaced(actions[name]) for name, part in self._items()])
 
     def _items(self) -> Iterable[tuple[str, ActionHead]]:
         return zip(self.names, cast("Iterable[ActionHead]", self.parts), strict=True)
@@ -223,43 +299,48 @@ class TupleHead(ActionHead):
         """See `ActionHead`."""
         return tuple(part.to_env(action) for part, action in zip(self._heads(), actions, strict=True))
 
-    def check_masks(self, masks: Tree) -> None:
+    def require_form(self, masks: Tree) -> None:
         """See `ActionHead`."""
         if not isinstance(masks, tuple) or len(cast("tuple[Any, ...]", masks)) != len(self.parts):
             raise PolicyError(f"Action masks must be a tuple of {len(self.parts)}, not {_outline(masks)}.")
         for part, mask in zip(self._heads(), cast("tuple[Any, ...]", masks), strict=True):
             if mask is not None:
-                part.check_masks(mask)
+                part.require_form(mask)
+
+    def stuck(self, masks: Tree) -> Any:
+        """See `ActionHead`."""
+        pairs = zip(self._heads(), masks, strict=True)
+        return _any([part.stuck(mask) for part, mask in pairs if mask is not None])
+
+    def example(self) -> Tree:
+        """See `ActionHead`."""
+        return tuple(part.example() for part in self._heads())
+
+    def misplaced(self, actions: Tree) -> Tensor | None:
+        """See `ActionHead`."""
+        return _any([part.misplaced(action) for part, action in zip(self._heads(), actions, strict=True)])
 
     def _heads(self) -> Iterable[ActionHead]:
         return cast("Iterable[ActionHead]", self.parts)
 
 
-def check_masks(masks: Any, nvec: Sequence[int] | None = None) -> None:
-    """Refuse masks `[.., n]`, bool arrays or tensors, where some row allows nothing; name the first such row.
-
-    `nvec` says how many options each choice has: every choice needs one that is allowed, and `n` must be their sum.
-    """
+def _require_width(masks: Any, nvec: Sequence[int]) -> None:
     _check_bool(masks)
-    nvec = (masks.shape[-1],) if nvec is None else nvec
     if masks.shape[-1] != sum(nvec):
         raise PolicyError(
             f"Action masks of shape {tuple(masks.shape)} must end in {sum(nvec)}, one bool per option of {tuple(nvec)}."
         )
-    first = 0
-    for choice, options in enumerate(nvec):
-        possible = masks[..., first : first + options].any(-1)
-        first += options
-        if not bool(possible.all()):
-            row = tuple(torch.as_tensor(possible).logical_not().nonzero()[0].tolist())
-            where = f" for choice {choice}" if len(nvec) > 1 else ""
-            raise PolicyError(
-                f"The action mask of row {row[0] if len(row) == 1 else row} allows nothing{where}: every row needs at "
-                "least one allowed action. Allow one that does nothing, or end the episode there."
-            )
+
+
+def _any(parts: Sequence[Any]) -> Any:
+    """Tell where any of several answers is yes; None stands for never."""
+    answers = [part for part in parts if part is not None]
+    return functools.reduce(operator.or_, answers) if answers else None
 
 
 def _check_bool(masks: Any) -> None:
+    if not hasattr(masks, "dtype"):
+        raise PolicyError(f"Action masks must be an array or tensor of bool here, not {_outline(masks)}.")
     if not str(masks.dtype).endswith("bool"):
         raise PolicyError(f"Action masks of {masks.dtype} must be bool: give `masks != 0`.")
 

@@ -6,6 +6,10 @@ from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from twostep.errors import ConfigError
+from twostep.values import settle, show
+
+WIDEST, DEEPEST = 16_384, 64
+"""Layers beyond this are slips of the finger, and would fill the memory before anybody notices."""
 
 
 @dataclass(kw_only=True)
@@ -47,15 +51,23 @@ class AgentConfig:
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
-        for name in ("hidden_size", "memory_size", "memory_layers"):
-            self._require(name, getattr(self, name) >= 1, "1 or more", "64 units and 1 layer are good starts")
-        self._require("context_size", self.context_size >= 0, "0 or more", "0 for none")
-        self._require("num_layers", self.num_layers >= 0, "0 or more", "2 is a good start")
-        for name in ("action_hidden", "value_hidden"):
-            self._require(name, all(size >= 1 for size in getattr(self, name)), "sizes of 1 or more", "(64,)?")
-        self._require("init_std", self.init_std > 0, "positive", "1.0 is a good start")
         if isinstance(self.critic_only, str):
             self._require("critic_only", False, "a tuple of names", f"write ({self.critic_only!r},)")
+        settle(self)
+        for name, most in (("hidden_size", WIDEST), ("memory_size", WIDEST), ("memory_layers", DEEPEST)):
+            holds = 1 <= getattr(self, name) <= most
+            self._require(name, holds, f"from 1 to {most}", "64 units and 1 layer are good starts")
+        self._require("context_size", 0 <= self.context_size <= WIDEST, f"from 0 to {WIDEST}", "0 for none")
+        self._require("num_layers", 0 <= self.num_layers <= DEEPEST, f"from 0 to {DEEPEST}", "2 is a good start")
+        for name in ("action_hidden", "value_hidden"):
+            self._require_sizes(name, getattr(self, name))
+        for group, sizes in self.encoders.items():
+            self._require_sizes(f"encoders.{group}", sizes)
+        self._require("init_std", self.init_std > 0, "positive", "1.0 is a good start")
+
+    def _require_sizes(self, name: str, sizes: tuple[int, ...]) -> None:
+        if len(sizes) > DEEPEST or not all(1 <= size <= WIDEST for size in sizes):
+            raise ConfigError(f"{name}={show(sizes)} must be at most {DEEPEST} sizes from 1 to {WIDEST}: (64,)?")
 
     def _require(self, name: str, holds: bool, rule: str, way_out: str) -> None:
         if not holds:

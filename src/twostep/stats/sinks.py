@@ -89,7 +89,10 @@ class CsvSink:
 
 
 class TensorBoardSink:
-    """Scalars for TensorBoard, each under `prefix` if it names no group itself (`eval/win_rate`); TensorBoard is needed from the first row on, not before."""
+    """Scalars for TensorBoard, each under `prefix` if it names no group itself (`eval/win_rate`).
+
+    TensorBoard is needed from the first row on, not before.
+    """
 
     def __init__(self, folder: str | os.PathLike[str], prefix: str = "train/") -> None:
         self.folder, self.prefix = Path(folder), prefix
@@ -113,7 +116,8 @@ class TensorBoardSink:
 class WandbSink:
     """Metrics for Weights & Biases, each under `prefix` if it names no group itself.
 
-    Offline they stay in `folder` for a later `wandb sync`. The run begins with the first row. Where wandb is missing or cannot begin, the first row raises.
+    Offline they stay in `folder` for a later `wandb sync`. The run begins with the first row. Where wandb is missing or
+    cannot begin, the first row raises.
     """
 
     def __init__(

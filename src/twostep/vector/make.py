@@ -106,7 +106,7 @@ def as_env(obj: Any, seed: int | None = None) -> RowEnv:
             return make_group([obj], seed)
     raise EnvError(
         f"{obj!r} is of type {type(obj).__module__}.{type(obj).__name__}, which is not an environment twostep knows. "
-        f"Pass {_ACCEPTED}; ids and functions go to make_env, tensor simulators to twostep.collect.tensors.TensorEnv."
+        f"Pass {_ACCEPTED}; ids and functions go to make_env, tensor simulators to twostep.tensors.TensorEnv."
     )
 
 

@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, MutableSequence, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
+from gymnasium import spaces
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from twostep.errors import EnvError
 from twostep.protocols import Step
 from twostep.tree import Tree, tree_map
 from twostep.vector.checker import check_env
+from twostep.vector.checks import described
 from twostep.vector.masks import mask_reader
 from twostep.vector.places import env_name, raise_at, raised_by_us
 from twostep.vector.sources import close_all, is_single_env, require_distinct
 from twostep.vector.spaces import (
     action_splitter,
     observation_memory,
+    parts_of,
     require_supported_space,
     resets,
     row_slots,
 )
+
+_CHECKED_EVERY = 64
+"""Steps of the vector between two looks at what every environment returns; ends of episodes are looked at always."""
 
 
 class SerialVectorEnv:
@@ -81,7 +88,10 @@ class SerialVectorEnv:
     def _bind(self) -> None:
         """Look up once what the loop in `step` calls, and take over the time limits."""
         steps, self._limits = zip(*(bare_step(env) for env in self.envs), strict=True)
-        self._lanes = list(zip(range(self.num_rows), steps, self._slots, strict=True))
+        rows = range(self.num_rows)
+        self._lanes = list(zip(rows, steps, self._slots, strict=True))
+        checked = [partial(_checked_step, step, self.observation_space) for step in steps]
+        self._checked_lanes = list(zip(rows, checked, self._slots, strict=True))
         self._resets: list[Callable[..., Any]] = [env.reset for env in self.envs]
         self._num_steps = 0
         self._episodes = [0] * self.num_rows
@@ -124,16 +134,19 @@ class SerialVectorEnv:
         self._clear_flags()
         self._num_steps += 1
         rewards, infos, ended = self._rewards, self._infos, []
-        row, action, working_on = 0, None, self.working_on
+        row, action, working_on, np_false = 0, None, self.working_on, np.False_
+        lanes = self._lanes if self._num_steps % _CHECKED_EVERY != 1 else self._checked_lanes
         try:
-            for (row, step, slot), action in zip(self._lanes, row_actions, strict=True):
+            for (row, step, slot), action in zip(lanes, row_actions, strict=True):
                 working_on[0] = row
                 obs, rewards[row], terminated, truncated, infos[row] = step(action)
                 slot[...] = obs
-                if terminated or truncated:
-                    self._terminated[row] = terminated
-                    self._truncated[row] = truncated
-                    ended.append(row)
+                if (terminated is False or terminated is np_false) and (truncated is False or truncated is np_false):
+                    continue
+                _require_form(self.observation_space, obs, terminated, truncated, infos[row])
+                self._terminated[row] = terminated
+                self._truncated[row] = truncated
+                ended.append(row)
         except Exception as error:
             self._raise_with_place(error, row, f"step({action!r})")
         if self._num_steps >= self._next_deadline:
@@ -171,6 +184,8 @@ class SerialVectorEnv:
         self.working_on[0] = row
         try:
             obs, self._infos[row] = self._resets[row](**seed)
+            _require_obs(self.observation_space, obs)
+            _require_info(self._infos[row])
             self._slots[row][...] = obs
         except Exception as error:
             self._raise_with_place(error, row, f"reset({seed or ''})")
@@ -189,12 +204,18 @@ class SerialVectorEnv:
             f"{env_name(row)} (seed {seed}), episode {self._episodes[row]}, "
             f"step {self._num_steps - self._episode_began[row]} of it, in {call}"
         )
+        if isinstance(error, _FormError):
+            raise EnvError(f"{place}: {error}") from None
         if raised_by_us(error, (__file__,)):
             raise EnvError(
                 f"{place}: what came back cannot be stored: {error}. Observations must fit {self.observation_space}, "
                 f"rewards must be numbers, and step returns (obs, reward, terminated, truncated, info)."
             ) from error
         raise_at(place, error)
+
+    def whereabouts(self, env: int) -> tuple[int | None, int]:
+        """Return the seed with which an environment's episodes began, and the number of the present one."""
+        return self._seeds[env], self._episodes[env]
 
     def call(self, name: str, *args: Any, indices: Sequence[int] | None = None) -> list[Any]:
         """Call the method `name` of every environment, or of those of `indices`, or read the attribute `name`.
@@ -209,6 +230,43 @@ class SerialVectorEnv:
         """Close every environment, even where one of them raises."""
         envs, self.envs = self.envs, []
         close_all(envs)
+
+
+class _FormError(EnvError):
+    """What an environment returned has a form that cannot be meant."""
+
+
+def _checked_step(step: Callable[[Any], Any], space: spaces.Space[Any], action: Any) -> Any:
+    """Take a step and look at what comes back; what is no tuple of five is complained about where it is taken apart."""
+    result = step(action)
+    if isinstance(result, tuple) and len(result) == 5:
+        obs, _, terminated, truncated, info = result
+        _require_form(space, obs, terminated, truncated, info)
+    return result
+
+
+def _require_form(space: spaces.Space[Any], obs: Any, terminated: Any, truncated: Any, info: Any) -> None:
+    _require_obs(space, obs)
+    for name, flag in (("terminated", terminated), ("truncated", truncated)):
+        if not isinstance(flag, (bool, np.bool_)):
+            raise _FormError(f"{name} is {described(flag)}, but must be a bool. Return bool({name}).")
+    _require_info(info)
+
+
+def _require_info(info: Any) -> None:
+    if not isinstance(info, dict):
+        raise _FormError(f"info is {described(info)}, but must be a dict. Return {{}} when there is nothing.")
+
+
+def _require_obs(space: spaces.Space[Any], obs: Any, name: str = "obs") -> None:
+    """Refuse an observation that would be stored, but spread over more numbers than it has."""
+    parts = parts_of(space)
+    for key, part in parts:
+        _require_obs(part, obs[key], f"{name}[{key!r}]")
+    if not parts and np.shape(obs) != space.shape:
+        raise _FormError(
+            f"{name} is {described(obs)}, but {space} wants the shape {list(space.shape or ())}. Return that."
+        )
 
 
 def _require_equal_spaces(envs: list[Any]) -> None:

@@ -6,10 +6,12 @@ import math
 import numbers
 import re
 import types
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
 from datetime import date
 from difflib import get_close_matches
 from functools import cache
-from typing import Any, Literal, Union, cast, get_args, get_origin
+from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -55,6 +57,35 @@ def convert(name: str, value: Any, annotation: Any, *, default: Any = "", finite
     if finite and any(isinstance(number, float) and not math.isfinite(number) for number in _flat(result)):
         raise ConfigError(f"{name}={show(value)} must be finite: {write(default)} is the default.")
     return result
+
+
+def settle(config: Any, *, infinite: tuple[str, ...] = ()) -> None:
+    """Bring every field of a dataclass of settings to exactly the type it declares, or say in one line why not.
+
+    What Python code passes is taken as it is: text is no number here. `infinite` names the fields that may be infinite.
+    """
+    hints = _hints(type(config))
+    for declared in fields(config):
+        name, annotation = declared.name, hints[declared.name]
+        default = declared.default_factory() if declared.default_factory is not MISSING else declared.default
+        if is_dataclass(annotation):  # a section, whose fields were settled when it was made
+            continue
+        value = _settled(name, getattr(config, name), annotation, default, name not in infinite)
+        object.__setattr__(config, name, value)  # past what freezes the dataclass
+
+
+def _settled(name: str, value: Any, annotation: Any, default: Any, finite: bool) -> Any:
+    if get_origin(annotation) is dict:
+        inner = get_args(annotation)[1]
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{name}={show(value)} must be a mapping: {write(default) if default else '{}'}.")
+        entries = cast("Mapping[str, Any]", value).items()
+        return {key: _settled(f"{name}.{key}", one, inner, default, finite) for key, one in entries}
+    if annotation is Any:
+        return value
+    if isinstance(value, str) and not _takes_text(annotation):
+        raise ConfigError(f"{name}={show(value)} must be {rule_for(annotation)}, not text: take off the quotes.")
+    return convert(name, value, annotation, default=default, finite=finite)
 
 
 def parse_text(text: str) -> Any:
@@ -163,6 +194,11 @@ def _is_union(annotation: Any) -> bool:
 
 def _flat(value: Any) -> tuple[Any, ...]:
     return cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,)
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Any environment a user may pass, as a `RowEnv`."""
+"""Any environment a user may pass, as the one kind that both collecting and evaluating step."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any
 
 import gymnasium as gym
 
-from twostep.collect.tensors import TensorEnv
 from twostep.protocols import RowEnv
+from twostep.tensors import TensorEnv
 from twostep.vector import as_env
 
 
 def adapted(env: Any) -> RowEnv:
-    """Return `env` behind the one interface that collecting knows; a simulator of tensors keeps its tensors."""
+    """Return `env` as a `RowEnv`, itself where it is one already; a simulator of tensors keeps its tensors."""
     known = isinstance(env, (gym.Env, gym.vector.VectorEnv)) or hasattr(env, "num_rows")
     if not known and hasattr(env, "num_envs"):
         return TensorEnv(env)

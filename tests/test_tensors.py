@@ -10,8 +10,8 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from twostep.collect.tensors import TensorEnv
 from twostep.errors import EnvError
+from twostep.tensors import TensorEnv
 
 
 class Simulator:
