@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from twostep.protocols import Distribution, Policy, PolicyOutput, RowEnv, Sink, Step
     from twostep.rollout import Episode, RolloutBuffer
     from twostep.stats import CsvSink, JsonLinesSink, StatsLogger, TensorBoardSink, WandbSink, plot_learning_curve
+    from twostep.store import PolicyRecord, PolicyStore
     from twostep.tensors import TensorEnv
     from twostep.trainer import PPOTrainer
     from twostep.vector import as_env, check_env, make_env
@@ -71,6 +72,7 @@ _NAMES_IN = {
     "twostep.protocols": ("Distribution", "Policy", "PolicyOutput", "Sink", "Step", "RowEnv"),
     "twostep.rollout": ("Episode", "RolloutBuffer"),
     "twostep.stats": ("CsvSink", "JsonLinesSink", "StatsLogger", "TensorBoardSink", "WandbSink", "plot_learning_curve"),
+    "twostep.store": ("PolicyRecord", "PolicyStore"),
     "twostep.tensors": ("TensorEnv",),
     "twostep.trainer": ("PPOTrainer",),
     "twostep.vector": ("as_env", "check_env", "make_env"),
@@ -99,6 +101,8 @@ __all__ = [
     "Policy",
     "PolicyError",
     "PolicyOutput",
+    "PolicyRecord",
+    "PolicyStore",
     "RatioError",
     "ReturnNormalizer",
     "RolloutBuffer",

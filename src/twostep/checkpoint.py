@@ -84,9 +84,7 @@ def load_state(path: str | os.PathLike[str]) -> tuple[State, dict[str, Any]]:
     Raises:
         CheckpointError: Naming the path and what is wrong with it.
     """
-    path = Path(path).resolve()
-    if not path.exists() and _aside(path).exists():
-        path = _aside(path)
+    path = _readable(path)
     content = _read_manifest(path / MANIFEST_FILE)
     try:
         expected_size, expected_digest = content["tensors"]["bytes"], content["tensors"]["sha256"]
@@ -102,6 +100,25 @@ def load_state(path: str | os.PathLike[str]) -> tuple[State, dict[str, Any]]:
         return unpack(load_tensors(tensor_bytes), structure), manifest
     except (CheckpointError, safetensors.SafetensorError, *_MALFORMED) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
+
+
+def load_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read what was written beside a state, without its tensors, after checking every byte of it.
+
+    Raises:
+        CheckpointError: Naming the path and what is wrong with it.
+    """
+    path = _readable(path) / MANIFEST_FILE
+    try:
+        return dict(_read_manifest(path)["manifest"])
+    except _MALFORMED as error:
+        raise CheckpointError(f"{path} lacks {error}: it was not written by save_state.") from error
+
+
+def _readable(path: str | os.PathLike[str]) -> Path:
+    """Return where the state is: where it belongs, or where a save that was killed put it aside."""
+    path = Path(path).resolve()
+    return _aside(path) if not path.exists() and _aside(path).exists() else path
 
 
 def _manifest_bytes(structure: Any, tensor_bytes: bytes, manifest: dict[str, Any], path: Path) -> bytes:

@@ -28,6 +28,7 @@ from twostep.protocols import RowEnv, Sink, Stateful
 from twostep.rollout import RolloutBuffer
 from twostep.runtime import keep_freed_memory
 from twostep.stats import StatsLogger
+from twostep.store import described
 from twostep.tree import Tree
 from twostep.vector.agents import chosen_agents
 
@@ -310,7 +311,8 @@ class PPOTrainer:
             "companions": {name: companion.state_dict() for name, companion in self.companions.items()},
             "rng": {"collect": None if self.env is None else generator_state(self._collector(self.env).generator)},
         }
-        return save_state(Path(path), state)
+        about = {"agent_step": self.total_timesteps, "epoch": self.n_updates, "score": _mean(self.episode_rewards)}
+        return save_state(Path(path), state, {"policy": described(self.policy, about)})
 
     def load_checkpoint(self, path: str | Path) -> None:
         """Go on from a checkpoint: the same weights, optimizer, normalisers, counters and random states.
