@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from twostep.cli import main
-from twostep.cli.every import Every
 from twostep.config import TrainingConfig
+from twostep.every import Every
 from twostep.stats.sinks import read_rows
 from twostep.worlds.skirmish import load_replay
 

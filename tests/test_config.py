@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import twostep.config.tree
@@ -23,7 +23,9 @@ from twostep.config import (
     UnknownSettingError,
     echelon,
     janus,
+    large_distributed_config,
     locomotion,
+    medium_config,
     metta,
     resolve_ppo_settings,
     shipped_config,
@@ -89,6 +91,7 @@ def test_dict_round_trip(data):
 
 
 @given(SOME_SETTINGS)
+@example({"experiment_name": "two\x85lines\u2028or\u2029three"})
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_yaml_round_trip(tmp_path, data):
     config = TrainingConfig.from_dict(data)
@@ -272,7 +275,26 @@ def test_presets():
     fast = small_fast_config()
     assert (fast.trainer.total_timesteps, fast.ppo.update_epochs, fast.agent.hidden_size) == (10_000, 2, 128)
     assert (fast.ppo.rollout_steps * fast.env.num_envs, fast.ppo.minibatch_size, fast.ppo.clip_coef) == (512, 64, 0.1)
-    assert fast == TrainingConfig.from_dict(fast.to_dict())
+
+
+@pytest.mark.parametrize("preset", [small_fast_config, medium_config, large_distributed_config])
+def test_presets_of_whole_runs(preset, tmp_path):
+    """M2, M10: complete, kept as they are by dict and YAML, and whole in minibatches."""
+    config = preset()
+    assert config == TrainingConfig.from_dict(config.to_dict())
+    config.save_yaml(tmp_path / "config.yaml")
+    assert config == TrainingConfig.from_yaml(tmp_path / "config.yaml")
+    assert config.env.id
+    assert config.ppo.minibatch_size % config.ppo.bptt_length == 0
+    assert preset() is not preset()
+
+
+def test_large_presets_count_agents():
+    """M2: teams of five in every match."""
+    for config, batch in ((medium_config(), 10_240), (large_distributed_config(), 327_680)):
+        assert config.env.id == "skirmish"
+        assert config.env.num_envs * 5 * config.ppo.rollout_steps == batch
+        assert batch % config.ppo.minibatch_size == 0
 
 
 def test_every_setting_is_documented():

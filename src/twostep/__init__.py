@@ -13,7 +13,13 @@ if TYPE_CHECKING:
     from twostep.collect.collector import RolloutCollector
     from twostep.collect.league import League
     from twostep.collect.selfplay import SelfPlay
-    from twostep.config import TrainingConfig
+    from twostep.config import (
+        TrainerConfig,
+        TrainingConfig,
+        large_distributed_config,
+        medium_config,
+        small_fast_config,
+    )
     from twostep.errors import (
         CheckpointError,
         ConfigError,
@@ -26,6 +32,12 @@ if TYPE_CHECKING:
     )
     from twostep.evaluation import EpisodeStats, EvalStats, evaluate, evaluate_vs_heuristic
     from twostep.experience import combine_rollouts, create_fake_rollout_data, load_rollouts, save_rollouts
+    from twostep.functional import (
+        TrainingComponents,
+        create_training_components,
+        default_training_step,
+        functional_training_loop,
+    )
     from twostep.learn.losses import ppo_loss
     from twostep.learn.ppo import PPOOptimizer
     from twostep.learn.settings import PPOConfig
@@ -39,6 +51,7 @@ if TYPE_CHECKING:
     from twostep.store import PolicyRecord, PolicyStore
     from twostep.tensors import TensorEnv
     from twostep.trainer import PPOTrainer
+    from twostep.training_state import TrainingState
     from twostep.vector import as_env, check_env, make_env
     from twostep.vector.processes import VectorEnv
 
@@ -48,7 +61,13 @@ _NAMES_IN = {
     "twostep.collect.collector": ("RolloutCollector",),
     "twostep.collect.league": ("League",),
     "twostep.collect.selfplay": ("SelfPlay",),
-    "twostep.config": ("TrainingConfig",),
+    "twostep.config": (
+        "TrainerConfig",
+        "TrainingConfig",
+        "large_distributed_config",
+        "medium_config",
+        "small_fast_config",
+    ),
     "twostep.errors": (
         "CheckpointError",
         "ConfigError",
@@ -62,6 +81,12 @@ _NAMES_IN = {
     "twostep.evaluation": ("EpisodeStats", "EvalStats", "evaluate", "evaluate_vs_heuristic"),
     "twostep.experience": ("combine_rollouts", "create_fake_rollout_data", "load_rollouts", "save_rollouts"),
     "twostep.advantages": ("gae",),
+    "twostep.functional": (
+        "TrainingComponents",
+        "create_training_components",
+        "default_training_step",
+        "functional_training_loop",
+    ),
     "twostep.learn.losses": ("ppo_loss",),
     "twostep.learn.ppo": ("PPOOptimizer",),
     "twostep.learn.settings": ("PPOConfig",),
@@ -75,6 +100,7 @@ _NAMES_IN = {
     "twostep.store": ("PolicyRecord", "PolicyStore"),
     "twostep.tensors": ("TensorEnv",),
     "twostep.trainer": ("PPOTrainer",),
+    "twostep.training_state": ("TrainingState",),
     "twostep.vector": ("as_env", "check_env", "make_env"),
     "twostep.vector.processes": ("VectorEnv",),
 }
@@ -116,7 +142,10 @@ __all__ = [
     "Step",
     "TensorBoardSink",
     "TensorEnv",
+    "TrainerConfig",
+    "TrainingComponents",
     "TrainingConfig",
+    "TrainingState",
     "TwostepError",
     "VectorEnv",
     "WandbSink",
@@ -126,15 +155,21 @@ __all__ = [
     "check_env",
     "combine_rollouts",
     "create_fake_rollout_data",
+    "create_training_components",
+    "default_training_step",
     "evaluate",
     "evaluate_vs_heuristic",
+    "functional_training_loop",
     "gae",
+    "large_distributed_config",
     "load_rollouts",
     "make_env",
     "make_policy",
+    "medium_config",
     "plot_learning_curve",
     "ppo_loss",
     "save_rollouts",
+    "small_fast_config",
 ]
 
 

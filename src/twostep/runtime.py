@@ -32,6 +32,13 @@ def keep_freed_memory() -> None:
     adjust(_TRIM_THRESHOLD, _KEPT)
 
 
+def chosen_device(device: torch.device | str | None) -> torch.device:
+    """Return the device of that name; None and "auto" take a GPU if there is one."""
+    if device is None or device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(device)
+
+
 def device_memory(device: torch.device | str) -> int | None:
     """Return how many bytes a device has, in use or not; None where nobody can tell."""
     device = torch.device(device)

@@ -11,7 +11,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,16 +25,16 @@ from twostep.learn.settings import PPOConfig
 from twostep.policies.adapters import as_policy
 from twostep.protocols import RowEnv, Sink, Stateful
 from twostep.rollout import RolloutBuffer
-from twostep.runtime import keep_freed_memory
+from twostep.runtime import chosen_device, keep_freed_memory
+from twostep.seeds import training_seeds
 from twostep.stats import StatsLogger
 from twostep.store import described
+from twostep.training_state import RECENT_EPISODES, mean, timings
 from twostep.tree import Tree
 from twostep.vector.agents import chosen_agents
 
 Callback = Callable[["PPOTrainer", dict[str, float]], Any]
 """`fn(trainer, metrics)` after every update; returning False stops the training."""
-
-RECENT_EPISODES = 100
 
 
 class PPOTrainer:
@@ -70,16 +69,15 @@ class PPOTrainer:
         if isinstance(env, PPOConfig):
             env, config, device = None, env, device if device is not None else config
         self.config: PPOConfig = replace(config or janus(), **resolve_ppo_settings(settings))
-        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.device = chosen_device(device)
         self.env = env
         folder = run_dir if run_dir is not None else checkpoint_dir
         self.run_dir = Path(folder) if folder is not None else None
         self.seed = seed
-        seeds = np.random.SeedSequence(seed).spawn(3)
-        self._env_seed, self._action_seed, order_seed = (int(part.generate_state(1)[0]) for part in seeds)
+        self._seeds = training_seeds(seed)
         self._collectors: dict[int, RolloutCollector] = {}
         self.policy = as_policy(policy, _action_space(env)).to(self.device)
-        self.learner = PPOOptimizer(self.policy, optimizer, self.device, self.config, seed=order_seed)
+        self.learner = PPOOptimizer(self.policy, optimizer, self.device, self.config, seed=self._seeds.order)
         self.custom_losses = tuple(custom_losses)
         self.total_timesteps = 0
         self.n_updates = 0
@@ -165,8 +163,8 @@ class PPOTrainer:
                 self.policy,
                 device=self.device,
                 bptt_length=self.config.bptt_length,
-                seed=self._action_seed + len(self._collectors),
-                env_seed=self._env_seed if self.seed is not None else None,
+                seed=self._seeds.actions + len(self._collectors),
+                env_seed=self._seeds.env,
             )
         return self._collectors[id(env)]
 
@@ -269,17 +267,14 @@ class PPOTrainer:
         collected = time.perf_counter()
         metrics = self.learn(data)
         learned = time.perf_counter()
-        self.learner.set_progress(min(1.0, self.total_timesteps / total_timesteps))
         self.learner.set_progress(self.total_timesteps / total_timesteps)
         return metrics | {
-            "mean_reward": _mean(self.episode_rewards),
-            "mean_length": _mean(self.episode_lengths),
+            "mean_reward": mean(self.episode_rewards),
+            "mean_length": mean(self.episode_lengths),
             "timesteps": float(self.total_timesteps),
             "updates": float(self.n_updates),
             "episodes": float(self.n_episodes),
-            "collect_time": collected - started,
-            "learn_time": learned - collected,
-            "steps_per_second": (self.total_timesteps - before) / (learned - started),
+            **timings(self.total_timesteps - before, started, collected, learned),
         }
 
     def _change(self, **settings: Any) -> None:
@@ -311,7 +306,7 @@ class PPOTrainer:
             "companions": {name: companion.state_dict() for name, companion in self.companions.items()},
             "rng": {"collect": None if self.env is None else generator_state(self._collector(self.env).generator)},
         }
-        about = {"agent_step": self.total_timesteps, "epoch": self.n_updates, "score": _mean(self.episode_rewards)}
+        about = {"agent_step": self.total_timesteps, "epoch": self.n_updates, "score": mean(self.episode_rewards)}
         return save_state(Path(path), state, {"policy": described(self.policy, about)})
 
     def load_checkpoint(self, path: str | Path) -> None:
@@ -372,8 +367,3 @@ def _companion_state(state: Mapping[str, Any], name: str, path: str | Path) -> d
 def _append(history: dict[str, list[float]], metrics: Mapping[str, float]) -> None:
     for name, value in metrics.items():
         history.setdefault(name, []).append(value)
-
-
-def _mean(numbers: Iterable[float]) -> float:
-    values = list(numbers)
-    return sum(values) / len(values) if values else math.nan

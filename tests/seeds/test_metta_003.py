@@ -1,7 +1,4 @@
-"""Seed 003, components used directly: its snippets, with only the import root changed.
-
-The typed configs are proven in tests/test_config.py; docs/seeds.md tells what comes later.
-"""
+"""Seed 003, modular components: its snippets, with only the import root changed."""
 
 from __future__ import annotations
 
@@ -13,7 +10,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from twostep import PPOConfig, PPOOptimizer, RolloutBuffer, RolloutCollector, make_policy
+from twostep import (
+    AgentConfig,
+    PolicyStore,
+    PPOConfig,
+    PPOOptimizer,
+    RolloutBuffer,
+    RolloutCollector,
+    TrainerConfig,
+    TrainingConfig,
+    TrainingState,
+    create_training_components,
+    default_training_step,
+    functional_training_loop,
+    make_policy,
+    small_fast_config,
+)
 from twostep.vector import SerialVectorEnv
 
 device = torch.device("cpu")
@@ -57,7 +69,7 @@ def curiosity_loss(policy, obs, actions, rewards, values, advantages):
 
 
 def diversity_loss(policy, obs, actions, rewards, values, advantages):
-    shapes = {tuple(part.shape) for part in (rewards, values, advantages, actions[..., 0])}
+    shapes = {tuple(part.shape) for part in (rewards, values, advantages)}
     assert len(shapes) == 1
     return (values - rewards).square().mean(), {"seen": torch.tensor(1.0)}
 
@@ -151,3 +163,86 @@ def test_one_custom_loss_alone(vecenv: SerialVectorEnv, experience: RolloutBuffe
         stats = ppo.update(experience, custom_loss_fns=[my_custom_loss])
     assert stats["my_custom_loss"] < 10
     assert (experience.actions == 0).float().mean() > 0.75
+
+
+def test_structured_configs() -> None:
+    """M2, M10, MB7: typed dataclasses; old nested dicts are read into them and stay as they were."""
+    # Use preset
+    config = small_fast_config()
+    assert config.trainer.total_timesteps == 10_000
+
+    # Or create custom
+    config = TrainingConfig(
+        experiment_name="my_experiment",
+        agent=AgentConfig(name="simple_cnn", hidden_size=512),
+        trainer=TrainerConfig(total_timesteps=1_000_000),
+    )
+    assert config.agent.hidden_size == 512
+
+    # Old YAML config
+    yaml_config = {
+        "agent": {"name": "simple_cnn"},
+        "trainer": {"total_timesteps": 10_000_000},
+    }
+
+    # Convert to structured config
+    config = TrainingConfig.from_dict(yaml_config)
+
+    assert (config.agent.name, config.trainer.total_timesteps) == ("simple_cnn", 10_000_000)
+    assert yaml_config == {"agent": {"name": "simple_cnn"}, "trainer": {"total_timesteps": 10_000_000}}
+
+
+class Task:
+    """What a curriculum gives."""
+
+    def env_cfg(self) -> dict[str, Any]:
+        return {"id": "CartPole-v1", "num_envs": 2}
+
+
+class Curriculum:
+    def get_task(self) -> Task:
+        return Task()
+
+
+def test_functional_training_loop() -> None:
+    """M3, M11, M15, M16: an explicit loop, with one's own step and losses, or with the interface of a trainer."""
+    trainer_config, ppo_config = TrainerConfig(total_timesteps=200), PPOConfig(rollout_steps=32, update_epochs=1)
+    curriculum, policy_store = Curriculum(), PolicyStore()
+    agent = make_policy(gym.make("CartPole-v1"), AgentConfig(hidden_size=8))
+
+    def custom_training_step(state: Any, components: Any, config: Any, experience: Any, custom_losses: Any) -> Any:
+        metrics = default_training_step(state, components, config, experience, custom_losses)
+        assert metrics["curiosity_loss"] < 0
+        assert metrics["seen"] == pytest.approx(1.0)
+        return metrics
+
+    state = functional_training_loop(
+        config=trainer_config,
+        ppo_config=ppo_config,
+        policy=agent,
+        curriculum=curriculum,
+        policy_store=policy_store,
+        step_fn=custom_training_step,  # Optional custom step
+        custom_losses=[curiosity_loss, diversity_loss],  # Optional custom losses
+    )
+    assert (state.agent_steps, state.epoch) == (256, 4)
+    assert [record.name for record in policy_store.records()] == ["step_000000000256"]
+
+    # Option 1: Use functional trainer with same interface
+    config, policy = trainer_config, agent
+    state = functional_training_loop(config, ppo_config, policy, curriculum, policy_store)
+    assert state.agent_steps == 256
+
+
+def test_components_directly_for_full_control(vecenv: SerialVectorEnv, experience: RolloutBuffer) -> None:
+    """M1, M11, M12, MB3: what the loop is made of."""
+    config, ppo_config, policy_store = TrainerConfig(total_timesteps=120), PPOConfig(update_epochs=1), PolicyStore()
+    policy, state = make_policy(vecenv, seed=0), TrainingState()
+
+    # Option 2: Use components directly for full control
+    components = create_training_components(config, ppo_config, policy, vecenv, experience, policy_store)
+    while state.agent_steps < config.total_timesteps:
+        metrics = default_training_step(state, components, config, experience)
+
+    assert (state.agent_steps, state.epoch) == (120, 2)
+    assert metrics["ratio_error"] < 1e-5

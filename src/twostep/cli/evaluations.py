@@ -99,7 +99,7 @@ class Evaluations:
         }
 
     def _episodes(self, trainer: PPOTrainer) -> tuple[float, dict[str, float]]:
-        from twostep.cli.environments import make_configured
+        from twostep.config.environments import make_configured
         from twostep.evaluation import evaluate
 
         settings = self.config.trainer

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from twostep.cli.environments import make_configured
 from twostep.cli.evaluations import REPLAYS, SKIRMISH
 from twostep.cli.options import PlayRequest, UsageError
 from twostep.cli.runs import CHECKPOINT, CONFIG_FILE, find_run
 from twostep.cli.training import build
 from twostep.config import TrainingConfig
+from twostep.config.environments import make_configured
 from twostep.errors import ConfigError
 from twostep.replay import read_replay, write_animation, write_page
 from twostep.replay.animation import write_film

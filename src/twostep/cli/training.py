@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from twostep.cli.evaluations import BEST, EVALUATIONS_FILE, LEAGUE, REPLAYS, Evaluations
-from twostep.cli.every import Every
 from twostep.cli.runs import CHECKPOINT, CONFIG_FILE, CSV_FILE, CURVE_FILE, METRICS_FILE, find_run, make_run_folder
 from twostep.config import TrainingConfig, shipped_config
 from twostep.errors import ConfigError, TwostepError
+from twostep.every import Every
 from twostep.protocols import RowEnv, Sink
 from twostep.stats.console import Progress, duration, number
 from twostep.stats.plots import plot_learning_curve
@@ -85,7 +85,7 @@ def resume_training(where: str, changes: dict[str, Any]) -> int:
 
 def build(config: TrainingConfig, num_envs: int | None = None) -> tuple[RowEnv, PPOTrainer]:
     """Make the environments, and then, with torch, the agent and its trainer."""
-    from twostep.cli.environments import make_configured
+    from twostep.config.environments import make_configured
 
     plays_itself = config.self_play.snapshot_every > 0
     env = make_configured(config, num_envs, agent_ids=("*",) if plays_itself else None)

@@ -176,28 +176,22 @@ class RolloutCollector:
             conditions[name] = leaf.to(self.device).expand(rows, *leaf.shape[1:])[None]
         return conditions
 
+    @torch.no_grad()
+    def make_experience(self, num_steps: int) -> RolloutBuffer:
+        """Return an empty rollout of the form that this policy and environment give, to be filled as `experience`."""
+        if self.step is None:
+            self._begin()
+        assert self.step is not None
+        return self._created(num_steps, self._parts(self.step, {}))
+
     def _buffer(self, steps: int, step: Step, conditions: dict[str, Tensor]) -> RolloutBuffer:
-        """Return the experience to fill, or a new rollout shaped like one step of this policy and environment."""
-        rollout = self.experience
-        obs = tree_map(lambda leaf: _storable(torch.as_tensor(leaf, device=self.device)), step.obs)
-        masks = tree_map(lambda leaf: torch.as_tensor(leaf, device=self.device).bool(), step.action_masks)
-        if self._row_actions is None:
-            self._row_actions = self._sampled(obs, masks, step, conditions)
+        """Return the experience to fill, or a new rollout."""
+        rollout, parts = self.experience, self._parts(step, conditions)
         if rollout is None or steps != rollout.num_steps:
-            rollout = RolloutBuffer.create(
-                steps,
-                self.vecenv.num_rows,
-                obs,
-                self._row_actions,
-                self.device,
-                state=self.state,
-                sequence_length=min(self.bptt_length, steps) if tree_leaves(self.state) else 1,
-                action_masks=masks,
-            )
+            rollout = self._created(steps, parts)
         else:
             _require_rows(rollout, self.vecenv.num_rows)
-            given = {"obs": obs, "actions": self._row_actions, "states": self.state, "action_masks": masks}
-            for name, tree in given.items():
+            for name, tree in parts.items():
                 _require_room(rollout, name, tree)
         rollout.reset()
         if rollout.context is not None:
@@ -205,6 +199,26 @@ class RolloutCollector:
         if conditions:
             rollout.context = {name: leaf.expand(steps, *leaf.shape[1:]) for name, leaf in conditions.items()}
         return rollout
+
+    def _parts(self, step: Step, conditions: dict[str, Tensor]) -> dict[str, Tree]:
+        """Return what one step of this policy and environment looks like, by the names under which it is kept."""
+        obs = tree_map(lambda leaf: _storable(torch.as_tensor(leaf, device=self.device)), step.obs)
+        masks = tree_map(lambda leaf: torch.as_tensor(leaf, device=self.device).bool(), step.action_masks)
+        if self._row_actions is None:
+            self._row_actions = self._sampled(obs, masks, step, conditions)
+        return {"obs": obs, "actions": self._row_actions, "states": self.state, "action_masks": masks}
+
+    def _created(self, steps: int, parts: dict[str, Tree]) -> RolloutBuffer:
+        return RolloutBuffer.create(
+            steps,
+            self.vecenv.num_rows,
+            parts["obs"],
+            parts["actions"],
+            self.device,
+            state=parts["states"],
+            sequence_length=min(self.bptt_length, steps) if tree_leaves(parts["states"]) else 1,
+            action_masks=parts["action_masks"],
+        )
 
     def _sampled(self, obs: Tree, masks: Tree, step: Step, conditions: dict[str, Tensor]) -> Tree:
         """Return actions that go nowhere, to learn what form they have."""

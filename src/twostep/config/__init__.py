@@ -2,7 +2,15 @@
 
 from twostep.config.loading import UnknownSettingError
 from twostep.config.names import ALIASES
-from twostep.config.presets import echelon, janus, locomotion, metta, small_fast_config
+from twostep.config.presets import (
+    echelon,
+    janus,
+    large_distributed_config,
+    locomotion,
+    medium_config,
+    metta,
+    small_fast_config,
+)
 from twostep.config.shipped import shipped_config, shipped_configs
 from twostep.config.tree import (
     VOCABULARY,
@@ -27,7 +35,9 @@ __all__ = [
     "UnknownSettingError",
     "echelon",
     "janus",
+    "large_distributed_config",
     "locomotion",
+    "medium_config",
     "metta",
     "resolve_ppo_settings",
     "shipped_config",

@@ -39,6 +39,22 @@ class _Loader(yaml.SafeLoader):
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(f"(?:{NUMBER.pattern})$"), list("-+.0123456789"))
 
 
+_YAML_ONLY_LINE_BREAKS = ("\x85", "\u2028", "\u2029")
+"""Characters that YAML takes for the end of a line, and text need not."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes text that would otherwise be read as more than one line."""
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    quoted = any(mark in text for mark in _YAML_ONLY_LINE_BREAKS)
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if quoted else None)
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
 def read_yaml(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Source]:
     """Return a file's mapping, and where each of its keys stands."""
     file = Path(path)
@@ -59,7 +75,7 @@ def read_yaml(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Source]:
 def write_yaml(data: dict[str, Any], path: str | os.PathLike[str], heading: str = "") -> None:
     """Write settings so that `read_yaml` reads the same."""
     try:
-        text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+        text = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
     except yaml.YAMLError as error:
         value = error.args[-1]
         raise ConfigError(f"{show(value)} cannot be written to YAML: give text, numbers or lists of them.") from None

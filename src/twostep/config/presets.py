@@ -1,4 +1,4 @@
-"""Settings under which the family of trainers that twostep unites was run, and one for trying things out."""
+"""Settings under which the family of trainers that twostep unites was run, and runs of three sizes."""
 
 from __future__ import annotations
 
@@ -17,6 +17,30 @@ def small_fast_config() -> TrainingConfig:
         agent=AgentConfig(hidden_size=128),
         ppo=replace(metta(), rollout_steps=128, minibatch_size=64, update_epochs=2),
         trainer=TrainerConfig(total_timesteps=10_000),
+    )
+
+
+def medium_config() -> TrainingConfig:
+    """Return a run of minutes to hours on one machine: teams with memory, seen again four times."""
+    return TrainingConfig(
+        experiment_name="medium",
+        env=EnvironmentConfig(id="skirmish", num_envs=32),
+        agent=AgentConfig(hidden_size=256, memory="lstm", memory_size=128),
+        ppo=replace(metta(), rollout_steps=64, minibatch_size=1024),
+        trainer=TrainerConfig(total_timesteps=10_000_000, checkpoint_every=500_000, eval_every=500_000),
+    )
+
+
+def large_distributed_config() -> TrainingConfig:
+    """Return a run of many cores and a GPU: 327,680 steps by 5,120 agents per update, each seen once."""
+    return TrainingConfig(
+        experiment_name="large_distributed",
+        env=EnvironmentConfig(id="skirmish", num_envs=1024, num_workers=16),
+        agent=AgentConfig(hidden_size=512, memory="lstm", memory_size=512),
+        ppo=replace(metta(), lr=4.6e-4, rollout_steps=64, bptt_length=64, minibatch_size=16_384, update_epochs=1),
+        trainer=TrainerConfig(
+            total_timesteps=50_000_000_000, log_interval=10, checkpoint_every=100_000_000, eval_every=1_000_000_000
+        ),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twostep.config import TrainingConfig
+from twostep.config.tree import TrainingConfig
 from twostep.vector import make_env
 
 if TYPE_CHECKING:

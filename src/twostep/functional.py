@@ -1,0 +1,258 @@
+"""The loop as functions: every part is a value, every arrow of the data flow an assignment, and each can be replaced.
+
+The same algorithm as `PPOTrainer.train`, with the same weights from the same seed.
+
+>>> state = functional_training_loop(config, ppo_config, policy, vecenv=vecenv, step_fn=my_step)
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from typing import Any, Protocol
+
+import torch
+
+from twostep.collect.collector import RolloutCollector
+from twostep.config import EnvironmentConfig, TrainerConfig, TrainingConfig
+from twostep.config.environments import make_configured
+from twostep.environments import adapted
+from twostep.errors import ConfigError, EnvError
+from twostep.every import Every
+from twostep.learn.ppo import CustomLoss, PPOOptimizer
+from twostep.learn.settings import PPOConfig
+from twostep.policies.adapters import as_policy
+from twostep.protocols import Sink
+from twostep.rollout import RolloutBuffer
+from twostep.runtime import chosen_device, keep_freed_memory
+from twostep.seeds import training_seeds
+from twostep.stats import StatsLogger
+from twostep.store import PolicyStore
+from twostep.training_state import TrainingState, timings
+
+
+class Evaluator(Protocol):
+    """Whatever can say how good a policy is."""
+
+    def evaluate(self, policy: Any) -> Mapping[str, float]:
+        """Return what was measured, by names without a group."""
+        ...
+
+
+@dataclass(frozen=True)
+class TrainingComponents(Mapping[str, Any]):
+    """The parts of a training loop, as attributes and by name."""
+
+    collector: RolloutCollector
+    experience: RolloutBuffer
+    """What the collector fills and the optimizer reads."""
+    ppo: PPOOptimizer
+    optimizer: torch.optim.Optimizer
+    stats_logger: StatsLogger
+    evaluator: Evaluator | None = None
+    policy_store: PolicyStore | None = None
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self:
+            raise KeyError(f"{name!r} is no component; there are {', '.join(self)}.")
+        return getattr(self, name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in list(self)
+
+    def __iter__(self) -> Iterator[str]:
+        return (field.name for field in fields(self))
+
+    def __len__(self) -> int:
+        return len(fields(self))
+
+
+StepFunction = Callable[
+    [TrainingState, TrainingComponents, TrainerConfig, RolloutBuffer, Sequence[CustomLoss]], dict[str, float]
+]
+"""`fn(state, components, config, experience, custom_losses)` -> metrics; counts what it did in `state`."""
+
+
+def functional_training_loop(
+    config: TrainerConfig | TrainingConfig,
+    ppo_config: PPOConfig | None = None,
+    policy: Any = None,
+    curriculum: Any = None,
+    policy_store: PolicyStore | None = None,
+    *,
+    vecenv: Any = None,
+    step_fn: StepFunction | None = None,
+    custom_losses: Sequence[CustomLoss] = (),
+    state: TrainingState | None = None,
+    **parts: Any,
+) -> TrainingState:
+    """Train until `total_timesteps` are collected, `solved_at` is reached or `state.should_stop` is set.
+
+    Args:
+        config: How long to train and what to do on the way; a whole `TrainingConfig` also says seed and device, and
+            stands in for `ppo_config` and `vecenv`.
+        ppo_config: How experience is gathered and learned from.
+        policy: Whatever `PPOTrainer` takes.
+        curriculum: Whose first task describes the environment, where none is passed.
+        policy_store: Keeps the policy at every `checkpoint_every` steps and at the end.
+        vecenv: Whatever `PPOTrainer` takes; it stays open. Without it the environment is made here, and closed.
+        step_fn: One collection and one update; `default_training_step` unless another is given.
+        custom_losses: Handed on to `step_fn`.
+        state: Where to go on from.
+        **parts: What else `create_training_components` takes: `sinks`, `evaluator`, `optimizer`, `seed`, `device`.
+    """
+    state = state or TrainingState()
+    keep_freed_memory()
+    with _environment(config, curriculum, vecenv) as env:
+        components = create_training_components(config, ppo_config, policy, env, None, policy_store, **parts)
+        with components.stats_logger:
+            _loop(state, components, _trainer_config(config), step_fn or default_training_step, custom_losses)
+    return state
+
+
+def _loop(
+    state: TrainingState,
+    components: TrainingComponents,
+    config: TrainerConfig,
+    step_fn: StepFunction,
+    custom_losses: Sequence[CustomLoss],
+) -> None:
+    experience = components.experience
+    evaluating, saving = (Every(steps, state.agent_steps) for steps in (config.eval_every, config.checkpoint_every))
+    while not _finished(state, config):
+        before = (state.agent_steps, state.epoch)
+        metrics = step_fn(state, components, config, experience, custom_losses)
+        _require_progress(state, before, step_fn)
+        if evaluating.due(state.agent_steps):
+            metrics = metrics | _evaluated(components)
+        if state.epoch % config.log_interval == 0 or _finished(state, config):
+            components.stats_logger.log(metrics, state.agent_steps)
+        if saving.due(state.agent_steps) or _finished(state, config):
+            _keep_policy(state, components, metrics)
+
+
+def default_training_step(
+    state: TrainingState,
+    components: TrainingComponents,
+    config: TrainerConfig | TrainingConfig,
+    experience: RolloutBuffer,
+    custom_losses: Sequence[CustomLoss] = (),
+) -> dict[str, float]:
+    """Collect once into `experience`, learn once from it, count both in `state`, and return what was measured."""
+    collector, ppo = components.collector, components.ppo
+    total = _trainer_config(config).total_timesteps
+
+    started = time.perf_counter()
+    ppo.set_progress(state.agent_steps / total)
+    collector.collect()
+    steps = state.count(experience)
+
+    collected = time.perf_counter()
+    losses = ppo.update(experience, custom_losses)
+    state.epoch += not math.isnan(losses["loss"])
+    ppo.set_progress(state.agent_steps / total)
+
+    return losses | state.metrics() | timings(steps, started, collected, time.perf_counter())
+
+
+def create_training_components(
+    config: TrainerConfig | TrainingConfig,
+    ppo_config: PPOConfig | None,
+    policy: Any,
+    vecenv: Any,
+    experience: RolloutBuffer | None = None,
+    policy_store: PolicyStore | None = None,
+    *,
+    evaluator: Evaluator | None = None,
+    sinks: Iterable[Sink] = (),
+    optimizer: torch.optim.Optimizer | None = None,
+    device: torch.device | str | None = None,
+    seed: int | None = None,
+) -> TrainingComponents:
+    """Make the parts of a training loop.
+
+    Without `experience` a rollout of `ppo_config.rollout_steps` is made, shaped by policy and environment; a whole
+    `TrainingConfig` says what `ppo_config`, `device` and `seed` leave out.
+    """
+    whole = config if isinstance(config, TrainingConfig) else TrainingConfig()
+    settings = ppo_config or whole.ppo
+    seeds = training_seeds(seed if seed is not None or whole is not config else whole.seed)
+    place = chosen_device(device or whole.device)
+    vecenv = adapted(vecenv)
+    policy = as_policy(policy, vecenv.action_space).to(place)
+    collector = RolloutCollector(
+        vecenv,
+        policy,
+        experience,
+        place,
+        num_steps=settings.rollout_steps,
+        bptt_length=settings.bptt_length,
+        seed=seeds.actions,
+        env_seed=seeds.env,
+    )
+    if experience is None:
+        experience = collector.experience = collector.make_experience(settings.rollout_steps)
+    ppo = PPOOptimizer(policy, optimizer, place, settings, seed=seeds.order)
+    return TrainingComponents(collector, experience, ppo, ppo.optimizer, StatsLogger(sinks), evaluator, policy_store)
+
+
+@contextmanager
+def _environment(config: TrainerConfig | TrainingConfig, curriculum: Any, vecenv: Any) -> Generator[Any]:
+    """Lend the caller's environment, or one that the curriculum's task or the settings describe."""
+    if vecenv is not None:
+        yield vecenv
+        return
+    described = config if isinstance(config, TrainingConfig) else TrainingConfig()
+    if curriculum is not None:
+        described = replace(described, env=_environment_config(curriculum.get_task().env_cfg()))
+    if not described.env.id:
+        raise EnvError(
+            "There is no environment to collect from. Pass vecenv=, a curriculum whose tasks describe one, or a "
+            "TrainingConfig with env.id."
+        )
+    env = make_configured(described)
+    try:
+        yield env
+    finally:
+        env.close()
+
+
+def _environment_config(described: Any) -> EnvironmentConfig:
+    known = isinstance(described, EnvironmentConfig)
+    return described if known else TrainingConfig.from_dict({"env": described}).env
+
+
+def _trainer_config(config: TrainerConfig | TrainingConfig) -> TrainerConfig:
+    return config.trainer if isinstance(config, TrainingConfig) else config
+
+
+def _finished(state: TrainingState, config: TrainerConfig) -> bool:
+    return state.should_stop or state.agent_steps >= config.total_timesteps or state.reached(config.solved_at)
+
+
+def _evaluated(components: TrainingComponents) -> dict[str, float]:
+    if components.evaluator is None:
+        raise ConfigError("eval_every asks for evaluations, but nobody does them: pass evaluator=, or eval_every=0.")
+    return {f"eval/{name}": value for name, value in components.evaluator.evaluate(components.ppo.policy).items()}
+
+
+def _keep_policy(state: TrainingState, components: TrainingComponents, metrics: Mapping[str, float]) -> None:
+    if components.policy_store is not None:
+        metadata = {
+            "agent_step": state.agent_steps,
+            "epoch": state.epoch,
+            "score": metrics.get("mean_reward", math.nan),
+        }
+        components.policy_store.save(f"step_{state.agent_steps:012d}", components.ppo.policy, metadata)
+
+
+def _require_progress(state: TrainingState, before: tuple[int, int], step_fn: StepFunction) -> None:
+    if (state.agent_steps, state.epoch) == before:
+        name = getattr(step_fn, "__name__", "step_fn")
+        raise ConfigError(
+            f"{name} left state.agent_steps={before[0]} and state.epoch={before[1]} as they were, so training would "
+            "never end. Let it call state.count(experience) after collecting and add 1 to state.epoch after learning."
+        )

@@ -1,0 +1,90 @@
+"""How far a training is: what it counted, and the last episodes it saw."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from twostep.rollout import RolloutBuffer
+
+RECENT_EPISODES = 100
+"""How many episodes a mean return is over."""
+
+
+def _recent() -> deque[float]:
+    return deque(maxlen=RECENT_EPISODES)
+
+
+@dataclass
+class TrainingState:
+    """The counters of a training loop, and the only thing that it changes besides its components."""
+
+    agent_steps: int = 0
+    """Steps of agents that counted, over all rows."""
+    epoch: int = 0
+    """Rollouts learned from."""
+    episodes: int = 0
+    """Episodes that ended."""
+    episode_rewards: deque[float] = field(default_factory=_recent)
+    """Returns of the last episodes."""
+    episode_lengths: deque[float] = field(default_factory=_recent)
+    should_stop: bool = False
+    """Whoever sets this ends the loop after the present step."""
+
+    def count(self, rollout: RolloutBuffer) -> int:
+        """Take in what was collected, and return how many agent steps that were."""
+        steps = int(rollout.valid.sum())
+        self.agent_steps += steps
+        self.episodes += len(rollout.episodes)
+        self.episode_rewards.extend(episode.ret for episode in rollout.episodes)
+        self.episode_lengths.extend(episode.length for episode in rollout.episodes)
+        return steps
+
+    def reached(self, solved_at: float | None) -> bool:
+        """Say whether the mean return of a full window of episodes is at least that; None is never reached."""
+        full = len(self.episode_rewards) == RECENT_EPISODES
+        return solved_at is not None and full and mean(self.episode_rewards) >= solved_at
+
+    def metrics(self) -> dict[str, float]:
+        """Return the counters and the means over the last episodes, NaN before the first one."""
+        return {
+            "mean_reward": mean(self.episode_rewards),
+            "mean_length": mean(self.episode_lengths),
+            "timesteps": float(self.agent_steps),
+            "updates": float(self.epoch),
+            "episodes": float(self.episodes),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all of it as plain containers."""
+        return {
+            "agent_steps": self.agent_steps,
+            "epoch": self.epoch,
+            "episodes": self.episodes,
+            "episode_rewards": list(self.episode_rewards),
+            "episode_lengths": list(self.episode_lengths),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue exactly where `state_dict` was taken."""
+        self.agent_steps, self.epoch, self.episodes = state["agent_steps"], state["epoch"], state["episodes"]
+        self.episode_rewards = deque(state["episode_rewards"], maxlen=RECENT_EPISODES)
+        self.episode_lengths = deque(state["episode_lengths"], maxlen=RECENT_EPISODES)
+
+
+def timings(steps: int, started: float, collected: float, learned: float) -> dict[str, float]:
+    """Return how long both phases took, in seconds, and how many steps a second that makes."""
+    return {
+        "collect_time": collected - started,
+        "learn_time": learned - collected,
+        "steps_per_second": steps / (learned - started),
+    }
+
+
+def mean(numbers: Iterable[float]) -> float:
+    """Return the mean, NaN of nothing."""
+    values = list(numbers)
+    return sum(values) / len(values) if values else math.nan
