@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     )
     from twostep.learn.losses import ppo_loss
     from twostep.learn.ppo import PPOOptimizer
+    from twostep.learn.replay import ReplayBuffer
     from twostep.learn.settings import PPOConfig
     from twostep.normalization import ReturnNormalizer, RunningMeanStd
     from twostep.policies.actor_critic import ActorCritic, ActorCriticLSTM, make_policy
@@ -89,6 +90,7 @@ _NAMES_IN = {
     ),
     "twostep.learn.losses": ("ppo_loss",),
     "twostep.learn.ppo": ("PPOOptimizer",),
+    "twostep.learn.replay": ("ReplayBuffer",),
     "twostep.learn.settings": ("PPOConfig",),
     "twostep.normalization": ("ReturnNormalizer", "RunningMeanStd"),
     "twostep.policies.actor_critic": ("ActorCritic", "ActorCriticLSTM", "make_policy"),
@@ -130,6 +132,7 @@ __all__ = [
     "PolicyRecord",
     "PolicyStore",
     "RatioError",
+    "ReplayBuffer",
     "ReturnNormalizer",
     "RolloutBuffer",
     "RolloutCollector",

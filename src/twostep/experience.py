@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -111,6 +111,15 @@ def _lengthened(tree: Tree, steps: int, name: str) -> Tree:
     return tree_map(lengthen, tree)
 
 
+def select_rows(rollout: RolloutBuffer, rows: Sequence[int]) -> RolloutBuffer:
+    """Return some rows of a rollout, as a rollout of their own."""
+    index = torch.tensor(list(rows), dtype=torch.int64, device=rollout.device)
+    columns = {name: tree_map(lambda leaf: leaf.index_select(1, index), getattr(rollout, name)) for name in TREES}
+    places = {row: place for place, row in enumerate(rows)}
+    episodes = [replace(one, row=places[one.row]) for one in rollout.episodes if one.row in places]
+    return replace(rollout, **columns, episodes=episodes)
+
+
 def save_rollouts(rollout: RolloutBuffer | Mapping[str, Any], path: str | Path) -> Path:
     """Write a rollout to one safetensors file: no pickle, readable from any language."""
     buffer = _as_buffer(rollout)
@@ -163,6 +172,15 @@ def load_rollouts(path: str | Path, device: torch.device | str = "cpu") -> Rollo
         policy_version=described["policy_version"],
     )
     return rollout.to(device)
+
+
+def rollout_digest(path: str | Path) -> str:
+    """Return the SHA-256 that a rollout file carries, without reading its tensors; loading it proves it."""
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            return (file.metadata() or {})["sha256"]
+    except (SafetensorError, OSError, KeyError) as error:
+        raise RolloutError(f"{path} is no whole rollout file: {error}. Collect it again.") from error
 
 
 def _digest(tensors: Mapping[str, Tensor], described: dict[str, Any]) -> str:

@@ -21,6 +21,7 @@ from twostep.environments import adapted
 from twostep.errors import CheckpointError, ConfigError, EnvError
 from twostep.learn.losses import ppo_loss
 from twostep.learn.ppo import CustomLoss, PPOOptimizer
+from twostep.learn.replay import ReplayBuffer, Replayed
 from twostep.learn.settings import PPOConfig
 from twostep.policies.adapters import as_policy
 from twostep.protocols import RowEnv, Sink, Stateful
@@ -58,6 +59,7 @@ class PPOTrainer:
         optimizer: torch.optim.Optimizer | None = None,
         custom_losses: Sequence[CustomLoss] = (),
         checkpoint_dir: str | Path | None = None,
+        replay: ReplayBuffer | None = None,
         **settings: Any,
     ) -> None:
         """Take a policy and an environment, or, as `PPOTrainer(policy, config, device)`, settings in their place.
@@ -87,6 +89,9 @@ class PPOTrainer:
         self.interrupted = False
         self.companions: dict[str, Stateful] = {}
         """What else checkpoints hold, by name: a league of past selves, say."""
+        self.replay: ReplayBuffer | None = None
+        if replay is not None:
+            self.use_replay(replay)
 
     @classmethod
     def from_config(
@@ -170,17 +175,23 @@ class PPOTrainer:
 
     # ------------------------------------------------------------------ phase two: learn
 
-    def learn(self, rollout_data: Mapping[str, Any] | RolloutBuffer, recompute: bool = False) -> dict[str, float]:
+    def learn(
+        self,
+        rollout_data: Mapping[str, Any] | RolloutBuffer,
+        recompute: bool = False,
+        replayed: Replayed | None = None,
+    ) -> dict[str, float]:
         """Learn from a rollout, however old and wherever collected, without touching an environment.
 
         The data are not changed. `recompute` values them anew with the present critic, for data collected long ago.
+        `replayed` is past experience to learn from beside them.
         """
         buffer = rollout_data
         if not isinstance(buffer, RolloutBuffer):
             buffer = RolloutBuffer.from_dict(buffer)
         if recompute:
             buffer = self.learner.revalued(buffer)
-        metrics = self.learner.update(buffer, self.custom_losses)
+        metrics = self.learner.update(buffer, self.custom_losses, replayed)
         self.n_updates += not math.isnan(metrics["loss"])
         return metrics
 
@@ -265,7 +276,7 @@ class PPOTrainer:
         started = time.perf_counter()
         data = self.collect_rollouts(length, **context)
         collected = time.perf_counter()
-        metrics = self.learn(data)
+        metrics = self.learn(data) if self.replay is None else self._learn_beside_past(data, self.replay)
         learned = time.perf_counter()
         self.learner.set_progress(self.total_timesteps / total_timesteps)
         return metrics | {
@@ -276,6 +287,17 @@ class PPOTrainer:
             "episodes": float(self.n_episodes),
             **timings(self.total_timesteps - before, started, collected, learned),
         }
+
+    def use_replay(self, replay: ReplayBuffer) -> None:
+        """Keep what `train` collects from here on, and learn from it again; checkpoints hold its state."""
+        self.replay = self.companions["replay"] = replay
+
+    def _learn_beside_past(self, data: Mapping[str, Any], replay: ReplayBuffer) -> dict[str, float]:
+        fresh = RolloutBuffer.from_dict(data)
+        replayed = replay.draw(self.learner, fresh)
+        metrics = self.learn(data) if replayed is None else self.learn(data, replayed=replayed)
+        replay.add(fresh)
+        return metrics
 
     def _change(self, **settings: Any) -> None:
         """Take new settings between two updates."""

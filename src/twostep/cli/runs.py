@@ -15,6 +15,7 @@ METRICS_FILE = "metrics.jsonl"
 CSV_FILE = "metrics.csv"
 CURVE_FILE = "learning_curve.png"
 CHECKPOINT = "checkpoint"
+ROLLOUTS = "rollouts"
 
 
 def make_run_folder(config: TrainingConfig, command: str) -> Path:

@@ -13,7 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from twostep.cli.evaluations import BEST, EVALUATIONS_FILE, LEAGUE, REPLAYS, Evaluations
-from twostep.cli.runs import CHECKPOINT, CONFIG_FILE, CSV_FILE, CURVE_FILE, METRICS_FILE, find_run, make_run_folder
+from twostep.cli.runs import (
+    CHECKPOINT,
+    CONFIG_FILE,
+    CSV_FILE,
+    CURVE_FILE,
+    METRICS_FILE,
+    ROLLOUTS,
+    find_run,
+    make_run_folder,
+)
 from twostep.config import TrainingConfig, shipped_config
 from twostep.errors import ConfigError, TwostepError
 from twostep.every import Every
@@ -25,6 +34,7 @@ from twostep.values import show
 
 if TYPE_CHECKING:
     from twostep.collect.league import League
+    from twostep.learn.replay import ReplayBuffer
     from twostep.trainer import PPOTrainer
 
 _LOG = logging.getLogger("twostep.cli")
@@ -52,10 +62,11 @@ def run_training(config: TrainingConfig, going_on: Path | None = None) -> int:
     started = time.monotonic()
     env, trainer = build(config)
     try:
-        if going_on is None:
-            folder = make_run_folder(config, "Every setting of this run, which 'twostep train' with this file repeats.")
-        else:
-            folder = going_on
+        heading = "Every setting of this run, which 'twostep train' with this file repeats."
+        folder = going_on or make_run_folder(config, heading)
+        if config.replay.kept:
+            trainer.use_replay(_replay(config, folder))
+        if going_on is not None:
             trainer.load_checkpoint(folder / CHECKPOINT)
             config.save_yaml(folder / CONFIG_FILE, "Every setting of this run, as it went on last.")
         run = _Run(config, trainer, folder)
@@ -111,6 +122,15 @@ def build(config: TrainingConfig, num_envs: int | None = None) -> tuple[RowEnv, 
     except BaseException:
         env.close()
         raise
+
+
+def _replay(config: TrainingConfig, folder: Path) -> ReplayBuffer:
+    from twostep.learn.replay import ReplayBuffer
+
+    settings = config.replay
+    return ReplayBuffer(
+        folder / ROLLOUTS, keep=settings.kept, ratio=settings.ratio, recency=settings.recency, seed=config.seed
+    )
 
 
 def _device(name: str) -> str | None:
@@ -175,6 +195,8 @@ class _Run:
             print(f"    {BEST:20} the agent that did best in evaluation: {self.evaluations.words()}")
         if (self.folder / REPLAYS).is_dir():
             print(f"    {REPLAYS:20} a match of every evaluation: twostep play {self.folder}")
+        if (self.folder / ROLLOUTS).is_dir():
+            print(f"    {ROLLOUTS:20} the newest experience: twostep inspect {self.folder / ROLLOUTS}")
         if drawn:
             print(f"    {CURVE_FILE:20} the run as a picture")
         print(f"    {METRICS_FILE:20} a row per update; config.yaml: every setting")

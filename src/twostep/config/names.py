@@ -61,6 +61,9 @@ ALIASES: dict[str, str] = {
     "checkpoint_freq": "trainer.checkpoint_every",
     "n_eval_episodes": "trainer.eval_episodes",
     "num_eval_episodes": "trainer.eval_episodes",
+    "replay_ratio": "replay.ratio",
+    "save_rollouts": "replay.keep",
+    "replay_recency": "replay.recency",
     "save_dir": "logging.run_dir",
     "log_dir": "logging.run_dir",
 }

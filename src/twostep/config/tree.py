@@ -24,6 +24,7 @@ from twostep.values import convert, settle
 
 _MOST_ENVS = 65_536
 _SEEDS = 2**32
+_USUAL_REPLAY = 50
 _NOT_KWARGS = ("spec", "num_envs", "seed", "vectorization", "wrappers", "num_workers", "agent_ids", "opponent")
 """What making environments takes itself."""
 
@@ -103,6 +104,32 @@ class SelfPlayConfig:
 
 
 @dataclass(kw_only=True)
+class ReplayConfig:
+    """Keeping past experience, and learning from it again."""
+
+    ratio: float = 0.0
+    """Part of what every update learns from that is past experience; 0 learns from fresh experience only."""
+    keep: int = 0
+    """Newest rollouts kept as files in the run's folder; 0 keeps none, or 50 where `replay.ratio` is above 0."""
+    recency: float = 2.0
+    """The newest rollout is drawn e^recency times as often as the oldest; 0 draws all alike."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work."""
+        settle(self)
+        _require(
+            self, "ratio", 0 <= self.ratio < 1, "at least 0 and below 1", "0.5 learns as much from past as from new"
+        )
+        _require(self, "keep", self.keep >= 0, "0 or more", "50 is usual")
+        _require(self, "recency", self.recency >= 0, "0 or more", "2 is usual")
+
+    @property
+    def kept(self) -> int:
+        """How many rollouts are kept."""
+        return self.keep or (_USUAL_REPLAY if self.ratio else 0)
+
+
+@dataclass(kw_only=True)
 class LoggingConfig:
     """What is written and shown."""
 
@@ -146,6 +173,8 @@ class TrainingConfig:
     """How long to train, and what to do on the way."""
     self_play: SelfPlayConfig = field(default_factory=SelfPlayConfig)
     """Playing against frozen past selves."""
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
+    """Keeping past experience, and learning from it again."""
     logging: LoggingConfig = field(default_factory=LoggingConfig)
     """What is written and shown."""
 
@@ -190,6 +219,7 @@ _PARTS: dict[str, type] = {
     "ppo": PPOConfig,
     "trainer": TrainerConfig,
     "self_play": SelfPlayConfig,
+    "replay": ReplayConfig,
     "logging": LoggingConfig,
 }
 
@@ -199,7 +229,7 @@ VOCABULARY = Vocabulary(
     sections={name: name for name in _PARTS}
     | {"environment": "env", "env_kwargs": "env.kwargs", "training": "trainer", "policy": "agent"},
     short_forms={"env": "env.id", "agent": "agent.name"},
-    only_dotted=frozenset({"id", "name", "kwargs", "std"}),
+    only_dotted=frozenset({"id", "name", "kwargs", "std", "ratio", "keep", "recency"}),
     derived=frozenset({("ppo", "minibatch_sequences")}),
     infinite=frozenset({("ppo", "max_grad_norm")}),
 )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +12,11 @@ from torch import Tensor, nn
 from twostep.advantages import explained_variance
 from twostep.checkpoint import generator_state, restore_generator
 from twostep.errors import NumericsError, RatioError
+from twostep.experience import combine_rollouts
 from twostep.learn.batch_size import adapted_minibatch_size
 from twostep.learn.beginnings import make_optimizer, require_finite, require_fit, require_support
 from twostep.learn.losses import Metrics, clipped_surrogate, normalized, ppo_loss, squared_value_error
+from twostep.learn.revaluing import judged, ratio_error, revalued
 from twostep.learn.schedules import AdaptiveKL, schedule_for
 from twostep.learn.settings import PPOConfig
 from twostep.normalization import ObservationNormalizer, ReturnNormalizer
@@ -26,6 +27,9 @@ from twostep.rollout import RolloutBuffer
 from twostep.runtime import fast_products
 from twostep.sequences import Minibatch, Sequences
 from twostep.tree import Tree, tree_map
+
+if TYPE_CHECKING:
+    from twostep.learn.replay import Replayed
 
 CustomLoss = Callable[..., Any]
 """`fn(policy, obs, actions, rewards, values, advantages)` -> loss, or (loss, metrics); added to PPO's own.
@@ -76,10 +80,16 @@ class PPOOptimizer:
             config = self.config
             self._set_lr(schedule_for(config.lr_schedule, config.lr, config.lr_min_ratio)(progress))
 
-    def update(self, experience: RolloutBuffer, custom_loss_fns: Sequence[CustomLoss] = ()) -> dict[str, float]:
+    def update(
+        self,
+        experience: RolloutBuffer,
+        custom_loss_fns: Sequence[CustomLoss] = (),
+        replayed: Replayed | None = None,
+    ) -> dict[str, float]:
         """Go through `experience` for `update_epochs` and return the means of what was measured.
 
-        Advantages that the rollout already has are used as they are.
+        Advantages that the rollout already has are used as they are. `replayed` is past experience to learn from
+        beside it; normalisers, `explained_variance` and the check of the ratio know the fresh one only.
         """
         if not bool(experience.valid.any()):
             return dict.fromkeys(EMPTY_METRICS, math.nan)
@@ -93,11 +103,16 @@ class PPOOptimizer:
         require_finite(rollout)
         variance = explained_variance(rollout.values, rollout.returns, rollout.valid)
         self._scale_values(rollout.returns, rollout.valid)
+        together, beside = rollout, {} if replayed is None else replayed.metrics
+        if replayed is not None and replayed.rollout is not None:
+            beside = beside | self._check_fresh(rollout)
+            together = combine_rollouts([rollout, replayed.rollout])
+            sequences = self._sequences(together)
         self._adapt_minibatch_size(sequences)
         with fast_products(len(sequences) * sequences.length // self._number(sequences), self.device):
-            measured, epochs = self._epochs(sequences, rollout, custom_loss_fns)
+            measured, epochs = self._epochs(sequences, together, custom_loss_fns)
         self._normalize_observations(rollout)
-        metrics = _means(measured) | {"explained_variance": float(variance), "epochs": float(epochs)}
+        metrics = _means(measured) | {"explained_variance": float(variance), "epochs": float(epochs)} | beside
         if not all(math.isfinite(metrics[name]) for name in ("loss", "grad_norm")):
             raise NumericsError(
                 f"loss={metrics['loss']}, grad_norm={metrics['grad_norm']}; both must be finite. The weights are "
@@ -119,22 +134,10 @@ class PPOOptimizer:
         if self._recorded is not None:
             self._recorded = Recorded(self.policy, self._recordable)  # the old one goes by the old settings
 
-    @torch.no_grad()
     def revalued(self, rollout: RolloutBuffer) -> RolloutBuffer:
-        """Return the rollout as the present critic values it, for experience collected long ago.
-
-        States behind an episode's end were not kept as observations: their values stay as they were.
-        """
+        """Return the rollout as the present critic values it, for experience collected long ago."""
         rollout = rollout.to(self.device)
-        conditions = dict(rollout.context or {})
-        if rollout.action_masks is not None:
-            conditions["action_masks"] = rollout.action_masks
-        memory = tree_map(lambda leaf: leaf[0], rollout.states)
-        values = self.policy(rollout.obs, memory, rollout.episode_starts, **conditions).values
-        next_values = rollout.next_values.clone()
-        goes_on = ~(rollout.terminated | rollout.truncated)[:-1]
-        next_values[:-1] = torch.where(goes_on, values[1:], next_values[:-1])
-        return replace(rollout, values=values, next_values=next_values, advantages=None, returns=None)
+        return revalued(rollout, judged(self.policy, rollout).values)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the optimizer, the normalisers and everything else that moves while learning."""
@@ -317,6 +320,12 @@ class PPOOptimizer:
                 "gives other probabilities when learning than when acting: dropout or batch norm, memory inside the "
                 "module, weights or inputs changed in between. For data from another policy set policy_version=None."
             )
+
+    def _check_fresh(self, rollout: RolloutBuffer) -> dict[str, float]:
+        """Check the ratio of fresh experience before past experience, with other ratios, is mixed with it."""
+        error = ratio_error(rollout, judged(self.policy, rollout).logprobs)
+        self._check_ratio({"ratio_error": error}, rollout.policy_version)
+        return {"ratio_error": float(error)}
 
     def _scale_values(self, returns: Tensor, valid: Tensor) -> None:
         if self.config.normalize_returns:
