@@ -172,7 +172,14 @@ def test_every_old_name_is_understood(alias):
     """JB10, C2 to C10: flat, in a section of its own kind, and in any other section."""
     section, name = ALIASES[alias].split(".")
     field = VOCABULARY.fields[(section, name)]
-    value = {"id": "A-v0", "name": "mlp", "memory": "gru", "action_dist": "beta", "run_dir": "elsewhere"}.get(name, 1)
+    value = {
+        "id": "A-v0",
+        "name": "mlp",
+        "memory": "gru",
+        "action_dist": "beta",
+        "run_dir": "elsewhere",
+        "ratio": 0.5,
+    }.get(name, 1)
     value = {"optimizer": "adamw", "lr_schedule": "cosine"}.get(name, value)
     value = True if field.annotation is bool else value
     expected = TrainingConfig.from_dict({section: {name: value}})

@@ -244,7 +244,7 @@ def test_normalisers_and_explained_variance_know_the_fresh_part_only(collected):
     """JB11: what was counted once is not counted again."""
     old, policy = collected(num_steps=16, num_envs=4)
     old.rewards += 1000.0
-    old.obs = old.obs + 500.0
+    old.obs, old.policy_version = old.obs + 500.0, None
     learner = PPOOptimizer(policy, config=PPOConfig(normalize_obs=True, normalize_returns=True))
     replay = ReplayBuffer(ratio=0.5)
     replay.add(old)
