@@ -20,6 +20,14 @@ if TYPE_CHECKING:
         medium_config,
         small_fast_config,
     )
+    from twostep.curriculum import (
+        LearningProgressCurriculum,
+        LowRewardCurriculum,
+        StagedCurriculum,
+        SuccessRateCurriculum,
+        TerrainGrid,
+        UniformCurriculum,
+    )
     from twostep.errors import (
         CheckpointError,
         ConfigError,
@@ -46,7 +54,7 @@ if TYPE_CHECKING:
     from twostep.policies.actor_critic import ActorCritic, ActorCriticLSTM, make_policy
     from twostep.policies.adapters import as_policy
     from twostep.policies.settings import AgentConfig
-    from twostep.protocols import Distribution, Policy, PolicyOutput, RowEnv, Sink, Step
+    from twostep.protocols import Curriculum, Distribution, Policy, PolicyOutput, RowEnv, Sink, Step, Task
     from twostep.rollout import Episode, RolloutBuffer
     from twostep.stats import CsvSink, JsonLinesSink, StatsLogger, TensorBoardSink, WandbSink, plot_learning_curve
     from twostep.store import PolicyRecord, PolicyStore
@@ -68,6 +76,14 @@ _NAMES_IN = {
         "large_distributed_config",
         "medium_config",
         "small_fast_config",
+    ),
+    "twostep.curriculum": (
+        "LearningProgressCurriculum",
+        "LowRewardCurriculum",
+        "StagedCurriculum",
+        "SuccessRateCurriculum",
+        "TerrainGrid",
+        "UniformCurriculum",
     ),
     "twostep.errors": (
         "CheckpointError",
@@ -96,7 +112,7 @@ _NAMES_IN = {
     "twostep.policies.actor_critic": ("ActorCritic", "ActorCriticLSTM", "make_policy"),
     "twostep.policies.adapters": ("as_policy",),
     "twostep.policies.settings": ("AgentConfig",),
-    "twostep.protocols": ("Distribution", "Policy", "PolicyOutput", "Sink", "Step", "RowEnv"),
+    "twostep.protocols": ("Curriculum", "Distribution", "Policy", "PolicyOutput", "RowEnv", "Sink", "Step", "Task"),
     "twostep.rollout": ("Episode", "RolloutBuffer"),
     "twostep.stats": ("CsvSink", "JsonLinesSink", "StatsLogger", "TensorBoardSink", "WandbSink", "plot_learning_curve"),
     "twostep.store": ("PolicyRecord", "PolicyStore"),
@@ -115,6 +131,7 @@ __all__ = [
     "CheckpointError",
     "ConfigError",
     "CsvSink",
+    "Curriculum",
     "Distribution",
     "EnvError",
     "Episode",
@@ -122,6 +139,8 @@ __all__ = [
     "EvalStats",
     "JsonLinesSink",
     "League",
+    "LearningProgressCurriculum",
+    "LowRewardCurriculum",
     "NumericsError",
     "PPOConfig",
     "PPOOptimizer",
@@ -141,15 +160,20 @@ __all__ = [
     "RunningMeanStd",
     "SelfPlay",
     "Sink",
+    "StagedCurriculum",
     "StatsLogger",
     "Step",
+    "SuccessRateCurriculum",
+    "Task",
     "TensorBoardSink",
     "TensorEnv",
+    "TerrainGrid",
     "TrainerConfig",
     "TrainingComponents",
     "TrainingConfig",
     "TrainingState",
     "TwostepError",
+    "UniformCurriculum",
     "VectorEnv",
     "WandbSink",
     "__version__",

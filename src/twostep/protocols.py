@@ -131,6 +131,61 @@ class Stateful(Protocol):
         ...
 
 
+class Curriculum(Protocol):
+    """Decides what is played next, by how it went before. Subclasses may leave out `set_progress` and `metrics`."""
+
+    def get_task(self) -> Task:
+        """Return what the next episode is to be."""
+        ...
+
+    def complete_task(self, id: str, score: float) -> None:
+        """Take in how an episode of a task went."""
+        ...
+
+    def set_progress(self, progress: float) -> None:
+        """Take note of which part of all training is done, 0 to 1; most have no use for it."""
+        return
+
+    def metrics(self) -> dict[str, float]:
+        """Return what there is to log."""
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return plain containers, numbers and strings."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue exactly where `state_dict` was taken."""
+        ...
+
+
+class Task:
+    """What an environment is to play, and whom to tell how it went."""
+
+    def __init__(self, id: str, env_cfg: Any, curriculum: Curriculum) -> None:
+        self._id, self._env_cfg, self._curriculum = id, env_cfg, curriculum
+
+    def id(self) -> str:
+        """Return what the curriculum knows it by, unique there."""
+        return self._id
+
+    def name(self) -> str:
+        """Return what people call it."""
+        return self._id
+
+    def short_name(self) -> str:
+        """Return the last part of a name of several, such as `maze` of `navigation/maze`."""
+        return self._id.rpartition("/")[2]
+
+    def env_cfg(self) -> Any:
+        """Return what the environment is told, see `twostep.vector.tasks`: options of its reset, as a rule."""
+        return self._env_cfg
+
+    def complete(self, score: float) -> None:
+        """Tell the curriculum how an episode of it went."""
+        self._curriculum.complete_task(self._id, score)
+
+
 class Sink(Protocol):
     """Somewhere metrics go."""
 

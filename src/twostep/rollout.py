@@ -20,6 +20,8 @@ from twostep.sequences import Minibatch, Sequences
 from twostep.tree import Tree, tree_items, tree_leaves, tree_map, tree_structure
 
 Device = torch.device | str
+TASK_KEY = "task"
+"""Under which the info of an episode holds what it played, where a curriculum decided it."""
 
 
 @dataclass
@@ -34,6 +36,11 @@ class Episode:
     """Step of the rollout at which it ended."""
     info: dict[str, Any] = field(default_factory=dict[str, Any])
     """What the environment said at its end, where that is a number, a text or a truth value."""
+
+    @property
+    def task(self) -> str | None:
+        """Id of the task that it played; None without a curriculum."""
+        return self.info.get(TASK_KEY)
 
 
 @dataclass(eq=False)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from twostep.checkpoint import generator_state, load_state, restore_generator, save_state
 from twostep.collect.collector import RolloutCollector
+from twostep.collect.tasks import Score
 from twostep.config import TrainingConfig, janus, resolve_ppo_settings
 from twostep.environments import adapted
 from twostep.errors import CheckpointError, ConfigError, EnvError
@@ -24,7 +25,7 @@ from twostep.learn.ppo import CustomLoss, PPOOptimizer
 from twostep.learn.replay import ReplayBuffer, Replayed
 from twostep.learn.settings import PPOConfig
 from twostep.policies.adapters import as_policy
-from twostep.protocols import RowEnv, Sink, Stateful
+from twostep.protocols import Curriculum, Sink, Stateful
 from twostep.rollout import RolloutBuffer
 from twostep.runtime import chosen_device, keep_freed_memory
 from twostep.seeds import training_seeds
@@ -32,7 +33,7 @@ from twostep.stats import StatsLogger
 from twostep.store import described
 from twostep.training_state import RECENT_EPISODES, mean, timings
 from twostep.tree import Tree
-from twostep.vector.agents import chosen_agents
+from twostep.vector.agents import require_agents
 
 Callback = Callable[["PPOTrainer", dict[str, float]], Any]
 """`fn(trainer, metrics)` after every update; returning False stops the training."""
@@ -58,6 +59,8 @@ class PPOTrainer:
         seed: int | None = None,
         optimizer: torch.optim.Optimizer | None = None,
         custom_losses: Sequence[CustomLoss] = (),
+        curriculum: Curriculum | None = None,
+        task_score: str | Score = "return",
         checkpoint_dir: str | Path | None = None,
         replay: ReplayBuffer | None = None,
         **settings: Any,
@@ -66,7 +69,8 @@ class PPOTrainer:
 
         `settings` are fields of `PPOConfig` by any of their names. Without a config they change the defaults for a
         single environment: rollouts of 2048 steps, 10 epochs, minibatches of 64. `checkpoint_dir` is `run_dir` by the
-        name it had before.
+        name it had before. Every episode plays a task of `curriculum`, which is told how it went by `task_score`, see
+        `RolloutCollector`; checkpoints hold it.
         """
         if isinstance(env, PPOConfig):
             env, config, device = None, env, device if device is not None else config
@@ -89,6 +93,8 @@ class PPOTrainer:
         self.interrupted = False
         self.companions: dict[str, Stateful] = {}
         """What else checkpoints hold, by name: a league of past selves, say."""
+        self.curriculum, self._task_score = curriculum, task_score
+        self.companions |= {} if curriculum is None else {"curriculum": curriculum}
         self.replay: ReplayBuffer | None = None
         if replay is not None:
             self.use_replay(replay)
@@ -139,7 +145,7 @@ class PPOTrainer:
         """
         collector = self._collector(env if env is not None else self.env)
         if agent_ids is not None:
-            _require_agents(collector.vecenv, agent_ids)
+            require_agents(collector.vecenv, agent_ids)
         if state is None:
             return self._collect(collector, self.config.rollout_steps, {})
         collector.set_memory(state)
@@ -170,6 +176,8 @@ class PPOTrainer:
                 bptt_length=self.config.bptt_length,
                 seed=self._seeds.actions + len(self._collectors),
                 env_seed=self._seeds.env,
+                curriculum=self.curriculum,
+                task_score=self._task_score,
             )
         return self._collectors[id(env)]
 
@@ -272,6 +280,8 @@ class PPOTrainer:
     def _iterate(self, length: int, total_timesteps: int, context: Mapping[str, Tensor]) -> dict[str, float]:
         """Collect once, learn once, and tell what happened."""
         self.learner.set_progress(self.total_timesteps / total_timesteps)
+        if self.curriculum is not None:
+            self.curriculum.set_progress(self.total_timesteps / total_timesteps)
         before = self.total_timesteps
         started = time.perf_counter()
         data = self.collect_rollouts(length, **context)
@@ -279,7 +289,7 @@ class PPOTrainer:
         metrics = self.learn(data) if self.replay is None else self._learn_beside_past(data, self.replay)
         learned = time.perf_counter()
         self.learner.set_progress(self.total_timesteps / total_timesteps)
-        return metrics | {
+        return (metrics if self.curriculum is None else metrics | self.curriculum.metrics()) | {
             "mean_reward": mean(self.episode_rewards),
             "mean_length": mean(self.episode_lengths),
             "timesteps": float(self.total_timesteps),
@@ -359,21 +369,6 @@ def _action_space(env: Any) -> Any:
         if space is not None and not inspect.ismethod(space):  # many agents have a method that tells each one's
             return space
     return None if env is None else adapted(env).action_space
-
-
-def _require_agents(vecenv: RowEnv, agent_ids: Sequence[str]) -> None:
-    """Refuse agents that are not exactly those that the rows stand for."""
-    rows, controlled = vecenv.num_rows, getattr(vecenv, "agent_ids", ())
-    if controlled and set(chosen_agents(getattr(vecenv, "possible_agents", controlled), agent_ids)) != set(controlled):
-        raise EnvError(
-            f"agent_ids={list(agent_ids)}, but the environment's rows stand for {list(controlled)}, which its maker "
-            f"decides. Make it with agent_ids={list(agent_ids)}, or leave agent_ids out here."
-        )
-    if not controlled and rows % max(1, len(agent_ids)):
-        raise EnvError(
-            f"agent_ids names {len(agent_ids)} agents, but the environment has {rows} rows, which is no multiple. "
-            "Name the agents that the policy controls in each environment."
-        )
 
 
 def _companion_state(state: Mapping[str, Any], name: str, path: str | Path) -> dict[str, Any]:

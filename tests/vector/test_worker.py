@@ -107,10 +107,10 @@ def test_a_worker_s_whole_life(parent):
     Masked.closed = 0
     kind, made = parent.ask(MAKE, Setup([Masked, Masked], 1, None, None, check=False))
     assert kind == DONE
-    assert made == Made(Masked.observation_space, Masked.action_space, 1, (), (), "Masked")
+    assert made == Made(Masked.observation_space, Masked.action_space, 1, (), (), True, "Masked")
     rows = parent.share(made, num_envs=3, first_env=1)
     rows.obs[0][...] = 77
-    assert parent.ask(RESET, ([5, 6], None)) == (MASKED, None)
+    assert parent.ask(RESET, ([5, 6], None, {})) == (MASKED, None)
     assert rows.episode_starts.tolist() == [False, True, True]
     assert rows.masks[1:].tolist() == [[True, False, True, True]] * 2
     rows.actions[...] = [3, 0, 2]
@@ -127,7 +127,7 @@ def test_a_worker_s_whole_life(parent):
     ]
     assert rows.rewards[1:].tolist() == [0, 2]
     assert parent.ask(CALL, ("seed", (), [1, 0])) == (DONE, [None, 5])
-    assert parent.ask(RESET, ([9], [0])) == (MASKED, None)
+    assert parent.ask(RESET, ([9], [0], {})) == (MASKED, None)
     assert rows.episode_starts[1:].tolist() == [True, False]
     assert parent.ask(CALL, ("seed", (), None)) == (DONE, [9, None])
 
@@ -153,7 +153,7 @@ def test_what_is_raised_comes_with_place_and_traceback(parent):
     """E16, EB8: environments are numbered as the parent numbers them; the worker lives on to be told what is next."""
     _, made = parent.ask(MAKE, Setup([Masked, Masked], 4, None, None, check=False))
     rows = parent.share(made, num_envs=6, first_env=4)
-    parent.ask(RESET, ([7, 8], None))
+    parent.ask(RESET, ([7, 8], None, {}))
     rows.actions[...] = [0, 0, 0, 0, 0, 3]
     kind, trouble = parent.ask(STEP)
     assert kind == RAISED
@@ -174,7 +174,7 @@ def test_rows_of_many_agents_say_who_is_absent(parent):
     _, made = parent.ask(MAKE, Setup([config, config], 0, None, None, check=True))
     assert (made.rows_per_env, made.agent_ids, made.name) == (2, ("blue_0", "blue_1"), "SkirmishRows")
     rows = parent.share(made, num_envs=2, first_env=0)
-    assert parent.ask(RESET, ([1, 2], None))[0] == DONE
+    assert parent.ask(RESET, ([1, 2], None, {}))[0] == DONE
     assert parent.ask(STEP)[0] == ABSENT
     assert rows.valid.all()
     assert rows.working_on[0] == -1

@@ -24,6 +24,7 @@ from twostep.cli.runs import (
     make_run_folder,
 )
 from twostep.config import TrainingConfig, shipped_config
+from twostep.curriculum import make_curriculum
 from twostep.errors import ConfigError, TwostepError
 from twostep.every import Every
 from twostep.protocols import RowEnv, Sink
@@ -108,15 +109,19 @@ def build(config: TrainingConfig, num_envs: int | None = None) -> tuple[RowEnv, 
         policy = make_policy(env, config.agent, seed=config.seed)
         device = _device(config.device)
         limit_threads(policy)
+        taught: dict[str, Any] = {
+            "curriculum": make_curriculum(config.curriculum, config.seed),
+            "task_score": config.curriculum.score,
+        }
         if not plays_itself:
-            return env, PPOTrainer(policy, env, config.ppo, device=device, seed=config.seed)
+            return env, PPOTrainer(policy, env, config.ppo, device=device, seed=config.seed, **taught)
         from twostep.collect.league import League
         from twostep.collect.selfplay import SelfPlay
 
         settings = config.self_play
         league = League(policy, settings.league_size, heuristic_share=settings.heuristic_share)
         arena = SelfPlay(env, league, config.env.agent_ids or OWN_TEAM, seed=config.seed)
-        trainer = PPOTrainer(policy, arena, config.ppo, device=device, seed=config.seed)
+        trainer = PPOTrainer(policy, arena, config.ppo, device=device, seed=config.seed, **taught)
         trainer.companions[LEAGUE] = league
         return arena, trainer
     except BaseException:

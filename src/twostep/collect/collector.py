@@ -13,10 +13,11 @@ from twostep.collect.acting import Actor
 from twostep.collect.episodes import EpisodeTracker
 from twostep.collect.faults import check_masks, check_numbers
 from twostep.collect.recording import Recording
+from twostep.collect.tasks import Score, TaskRows
 from twostep.environments import adapted
 from twostep.errors import RolloutError
 from twostep.policies.adapters import as_policy, memory_from, memory_to
-from twostep.protocols import Step
+from twostep.protocols import Curriculum, Step
 from twostep.rollout import RolloutBuffer
 from twostep.runtime import fast_products
 from twostep.tree import Tree, tree_items, tree_leaves, tree_map, tree_stack, tree_structure
@@ -36,13 +37,19 @@ class RolloutCollector:
         bptt_length: int = 16,
         seed: int | None = None,
         env_seed: int | None = None,
+        curriculum: Curriculum | None = None,
+        task_score: str | Score = "return",
     ) -> None:
         """Fill `experience` again and again, or a new rollout of `num_steps` each time when there is none.
 
         `vecenv` is whatever `PPOTrainer` takes: a Gymnasium environment or vector, a simulator of tensors, a `RowEnv`.
         `seed` draws the actions, `env_seed` starts the environment; without it the environment's own seed does.
+        Every episode plays a task of `curriculum`, which is told at the end of each rollout how its episodes went:
+        their return, the number that their last info holds under the name `task_score`, or what this function says.
         """
         self.vecenv, self.experience = adapted(vecenv), experience
+        self.tasks = None if curriculum is None else TaskRows(self.vecenv, curriculum, task_score)
+        self._stepped = self.vecenv if self.tasks is None else self.tasks
         self.policy = as_policy(policy, self.vecenv.action_space)
         parameter = next(self.policy.parameters(), torch.empty(0))
         self.device = torch.device(device) if device is not None else parameter.device
@@ -74,7 +81,7 @@ class RolloutCollector:
         return memory_to(self.policy, tree_map(lambda leaf: leaf.clone(), self.state))
 
     def _begin(self) -> None:
-        self.step = self.vecenv.reset(self.env_seed)
+        self.step = self._stepped.reset(self.env_seed)
         self.state = self.policy.initial_state(self.vecenv.num_rows)
         self.tracker.reset()
 
@@ -123,6 +130,8 @@ class RolloutCollector:
         check_numbers(rollout, self.vecenv)
         rollout.policy_version = self.policy.version
         rollout.episodes = self.tracker.episodes(columns, recording.infos)
+        if self.tasks is not None:
+            self.tasks.complete(rollout.episodes)
         return rollout
 
     def _act(self, recording: Recording, t: int, conditions: dict[str, Tensor]) -> None:
@@ -136,7 +145,7 @@ class RolloutCollector:
         acted = self.actor(obs, self.state, starts, conditions)
         recording.acted(acted)
         self.state = acted.state
-        self.step = self.vecenv.step(recording.outward(acted.outward))
+        self.step = self._stepped.step(recording.outward(acted.outward))
         recording.after(t, self.step, self.state)
 
     def _value_next_states(self, recording: Recording, conditions: dict[str, Tensor]) -> None:

@@ -191,6 +191,10 @@ class SelfPlay:
         shown.infos = {int(self._place[row]): info for row, info in step.infos.items() if self._place[row] >= 0}
         return shown
 
+    def assign(self, tasks: Mapping[int, Any]) -> None:
+        """Give environments, by number, what they play from their next episodes on."""
+        self.env.assign(tasks)
+
     def call(self, name: str, *args: Any, indices: Sequence[int] | None = None) -> list[Any]:
         """Call a method of each environment, or read an attribute."""
         return self.env.call(name, *args, indices=indices)

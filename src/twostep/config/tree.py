@@ -11,12 +11,13 @@ import os
 import re
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 from twostep.config.files import read_yaml, write_yaml
 from twostep.config.loading import Entry, Path, Source, UnknownSettingError, Vocabulary, build, place
 from twostep.config.names import ALIASES
+from twostep.curriculum.settings import CurriculumConfig
 from twostep.errors import ConfigError
 from twostep.learn.settings import PPOConfig
 from twostep.policies.settings import AgentConfig
@@ -175,6 +176,8 @@ class TrainingConfig:
     """Playing against frozen past selves."""
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     """Keeping past experience, and learning from it again."""
+    curriculum: CurriculumConfig = field(default_factory=CurriculumConfig)
+    """What environments play when."""
     logging: LoggingConfig = field(default_factory=LoggingConfig)
     """What is written and shown."""
 
@@ -206,6 +209,7 @@ class TrainingConfig:
         """Return nested plain containers that share nothing with this config and give it back by `from_dict`."""
         data = {name: _listed(part) if name != "env" else part for name, part in asdict(deepcopy(self)).items()}
         data["env"]["agent_ids"] = list(self.env.agent_ids)
+        data["curriculum"]["tasks"] = deepcopy(self.curriculum.tasks)
         return data
 
     def save_yaml(self, path: str | os.PathLike[str], heading: str = "") -> None:
@@ -220,6 +224,7 @@ _PARTS: dict[str, type] = {
     "trainer": TrainerConfig,
     "self_play": SelfPlayConfig,
     "replay": ReplayConfig,
+    "curriculum": CurriculumConfig,
     "logging": LoggingConfig,
 }
 
@@ -228,8 +233,10 @@ VOCABULARY = Vocabulary(
     aliases=ALIASES,
     sections={name: name for name in _PARTS}
     | {"environment": "env", "env_kwargs": "env.kwargs", "training": "trainer", "policy": "agent"},
-    short_forms={"env": "env.id", "agent": "agent.name"},
-    only_dotted=frozenset({"id", "name", "kwargs", "std", "ratio", "keep", "recency"}),
+    short_forms={"env": "env.id", "agent": "agent.name", "curriculum": "curriculum.kind"},
+    only_dotted=frozenset(
+        {"id", "name", "kwargs", "std", "ratio", "keep", "recency", *(one.name for one in fields(CurriculumConfig))}
+    ),
     derived=frozenset({("ppo", "minibatch_sequences")}),
     infinite=frozenset({("ppo", "max_grad_norm")}),
 )

@@ -71,6 +71,21 @@ def _matches(agent: AgentId, pattern: AgentId) -> bool:
     return isinstance(agent, str) and isinstance(pattern, str) and fnmatchcase(agent, pattern)
 
 
+def require_agents(vecenv: Any, agent_ids: Sequence[str]) -> None:
+    """Refuse agents that are not exactly those that the rows stand for."""
+    rows, controlled = vecenv.num_rows, getattr(vecenv, "agent_ids", ())
+    if controlled and set(chosen_agents(getattr(vecenv, "possible_agents", controlled), agent_ids)) != set(controlled):
+        raise EnvError(
+            f"agent_ids={list(agent_ids)}, but the environment's rows stand for {list(controlled)}, which its maker "
+            f"decides. Make it with agent_ids={list(agent_ids)}, or leave agent_ids out here."
+        )
+    if not controlled and rows % max(1, len(agent_ids)):
+        raise EnvError(
+            f"agent_ids names {len(agent_ids)} agents, but the environment has {rows} rows, which is no multiple. "
+            "Name the agents that the policy controls in each environment."
+        )
+
+
 def shared_spaces(env: Any, agents: Sequence[AgentId]) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
     """Return the one observation space and the one action space that all of `agents` have."""
     groups: list[tuple[spaces.Space[Any], spaces.Space[Any], list[AgentId]]] = []

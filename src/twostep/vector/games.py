@@ -13,6 +13,7 @@ from twostep.vector.agents import AgentId, Opponent, neutral_action
 from twostep.vector.masks import MASK_KEY
 from twostep.vector.places import env_name, raise_at, raised_by_us
 from twostep.vector.spaces import observation_memory, row_slots
+from twostep.vector.tasks import NextTasks
 
 
 class GameRows:
@@ -43,9 +44,16 @@ class Game:
     """One environment, the player of the agents that no row stands for, and which rows are in play."""
 
     def __init__(
-        self, number: int, env: Any, opponent: Opponent | None, agent_ids: Sequence[AgentId], rows: GameRows
+        self,
+        number: int,
+        env: Any,
+        opponent: Opponent | None,
+        agent_ids: Sequence[AgentId],
+        rows: GameRows,
+        tasks: NextTasks,
     ) -> None:
         self.env, self.opponent, self.number = env, opponent, number
+        self._tasks = tasks
         self.rows = {agent: number * len(agent_ids) + at for at, agent in enumerate(agent_ids)}
         """The row of each controlled agent."""
         self.live: dict[AgentId, int] = {}
@@ -63,8 +71,9 @@ class Game:
         """Start an episode; None goes on drawing from the seed before."""
         self.seed = self.seed if seed is None else seed
         self._num_episodes, self._num_steps = self._num_episodes + 1, 0
-        arguments = {} if seed is None else {"seed": seed}
+        arguments: dict[str, Any] = {} if seed is None else {"seed": seed}
         try:
+            arguments |= self._tasks.arguments(self.number)
             obs, infos = self.env.reset(**arguments)
             self._require_agents()
             getattr(self.opponent, "reset", _nothing)(self.env)

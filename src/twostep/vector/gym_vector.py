@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -12,6 +13,7 @@ from twostep.protocols import Step
 from twostep.tree import Tree, tree_items, tree_map, tree_stack
 from twostep.vector.masks import MASK_KEY, MaskMemory
 from twostep.vector.spaces import cast_actions, require_supported_space, row_seeds
+from twostep.vector.tasks import require_envs
 
 AutoresetName = Literal["next_step", "same_step", "disabled"]
 _MODES: dict[str, AutoresetName] = {"nextstep": "next_step", "samestep": "same_step", "disabled": "disabled"}
@@ -54,19 +56,37 @@ class GymVectorAdapter:
         self._masks_sought = False
         self._ended = np.zeros(self.num_rows, dtype=np.bool_)
         self._closed = False
+        self._tasks: dict[int, Any] = {}
+
+    def assign(self, tasks: Mapping[int, Any]) -> None:
+        """Give environments, by number, the options of their resets from the next one on.
+
+        Only this adapter's own resets can tell them: those of a vector that it resets itself, in the mode `disabled`.
+        """
+        if self.autoreset != "disabled":
+            raise EnvError(
+                f"{self.spec_name} resets its environments by itself (autoreset mode {self.autoreset}), so none can be "
+                f"told its task. Use vectorization='serial', num_workers=, or autoreset_mode='Disabled'."
+            )
+        require_envs(tasks, self.num_rows)
+        self._tasks.update(tasks)
 
     def reset(self, seed: int | None = None) -> Step:
         """Start every row anew; the constructor's seed is used by the first call only."""
         seed, self._seed = (self._seed if seed is None else seed), None
-        obs, infos = self.env.reset(**_seed_argument(self.env, seed, self.num_rows))
+        seed_argument = _seed_argument(self.env, seed, self.num_rows)
+        obs, infos = self.env.reset(**seed_argument)
         _require_rows(obs, self.num_rows)
         self._ended = np.zeros(self.num_rows, dtype=np.bool_)
         if not self._masks_sought:
             self._masks_sought = True
             if MASK_KEY in infos or (isinstance(obs, dict) and MASK_KEY in obs):
                 self._masks = MaskMemory(self.action_space, self.num_rows)
-        step = Step(obs, np.ones(self.num_rows, dtype=np.bool_))
+        everyone = np.ones(self.num_rows, dtype=np.bool_)
+        step = Step(obs, everyone)
         self._read_masks(step, infos)
+        if self._tasks:  # once more, now that every environment is there to be reset on its own
+            self._begin_episodes(step, everyone, infos, seed_argument)
         return step
 
     def step(self, actions: Tree) -> Step:
@@ -117,14 +137,37 @@ class GymVectorAdapter:
         step.episode_starts = ended
         step.final_rows = rows
         step.final_obs = tree_map(lambda leaf: np.array(np.asarray(leaf)[rows]), step.obs)
+        self._begin_episodes(step, ended, infos, {})
+
+    def _begin_episodes(
+        self, step: Step, chosen: np.ndarray[Any, Any], infos: dict[str, Any], seed_argument: dict[str, Any]
+    ) -> None:
+        """Reset the chosen rows, those with equal tasks together, and show in `step` what they begin with."""
         # Copied first: the reset may write into the very arrays that the step returned.
-        before = tree_map(np.array, step.obs)
-        reset_obs, reset_infos = self.env.reset(options={"reset_mask": ended.copy()})
-        step.obs = tree_map(lambda old, new: _replace_rows(old, new, rows), before, reset_obs)
+        step.obs = tree_map(np.array, step.obs)
+        sources = [infos] * self.num_rows
+        for task, rows in self._by_task(np.flatnonzero(chosen).tolist()):
+            mask = np.zeros(self.num_rows, dtype=np.bool_)
+            mask[rows] = True
+            options = {**(task or {}), "reset_mask": mask}
+            reset_obs, reset_infos = self.env.reset(**seed_argument, options=options)
+            step.obs = tree_map(lambda old, new, rows=rows: _replace_rows(old, new, rows), step.obs, reset_obs)
+            for row in rows:
+                sources[row] = reset_infos
         if self._masks is not None:
-            sources = [reset_infos if row_ended else infos for row_ended in ended]
             row_masks = [_row_mask(step.obs, source, row) for row, source in enumerate(sources)]
             step.action_masks = self._masks.write(row_masks, "after a reset")
+
+    def _by_task(self, rows: list[int]) -> list[tuple[Any, list[int]]]:
+        groups: list[tuple[Any, list[int]]] = []
+        for row in rows:
+            task = self._tasks.get(row)
+            together = next((members for other, members in groups if other == task), None)
+            if together is None:
+                groups.append((task, [row]))
+            else:
+                together.append(row)
+        return groups
 
     def _read_masks(self, step: Step, infos: dict[str, Any], ignored: np.ndarray[Any, Any] | None = None) -> None:
         """Read the masks of the next actions; rows that ignore their next action may have none to allow."""
@@ -232,7 +275,7 @@ def _final_observations(infos: dict[str, Any], rows: np.ndarray[Any, Any]) -> Tr
     return finals
 
 
-def _replace_rows(old: np.ndarray[Any, Any], new: Any, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _replace_rows(old: np.ndarray[Any, Any], new: Any, rows: list[int]) -> np.ndarray[Any, Any]:
     old[rows] = np.asarray(new)[rows]
     return old
 

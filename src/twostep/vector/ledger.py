@@ -18,6 +18,10 @@ class Ledger:
         self.seeds = [0] * num_envs
         self.calls: dict[tuple[int, str], tuple[Any, ...]] = {}
         """The arguments with which a method that returns nothing was last called, by environment and name."""
+        self.tasks: dict[int, Any] = {}
+        """What each environment was last given to play from its next episode on."""
+        self.untold: set[int] = set()
+        """The environments whose workers do not know their task yet."""
         self._rows = rows
         self._num_steps = 0
         self._episodes, self._began = [0] * num_envs, [0] * num_envs
@@ -27,6 +31,21 @@ class Ledger:
         for env, seed in chosen.items():
             if seed is not None:
                 self.seeds[env] = seed
+
+    def note_tasks(self, tasks: Mapping[int, Any]) -> None:
+        """Take note of what environments play from their next episodes on, which their workers do not know yet."""
+        self.tasks.update(tasks)
+        self.untold.update(tasks)
+
+    def tasks_of(self, first: int, last: int) -> dict[int, Any]:
+        """Return the tasks of the environments from `first` up to `last`, counted from there."""
+        return {env - first: self.tasks[env] for env in range(first, last) if env in self.tasks}
+
+    def untold_tasks(self, first: int, last: int) -> dict[int, Any]:
+        """Return of those the ones that have not been told yet; they count as told from now on."""
+        untold = {env for env in self.untold if first <= env < last}
+        self.untold -= untold
+        return {env - first: self.tasks[env] for env in sorted(untold)}
 
     def note_step(self) -> None:
         """Take note that a step is taken."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableSequence, Sequence
+from collections.abc import Callable, Mapping, MutableSequence, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from twostep.vector.masks import MASK_KEY, MaskMemory
 from twostep.vector.places import env_name
 from twostep.vector.sources import close_all, is_single_env, require_distinct
 from twostep.vector.spaces import action_splitter, require_supported_space, resets
+from twostep.vector.tasks import NextTasks
 
 
 class AgentsVectorEnv:
@@ -80,8 +81,10 @@ class AgentsVectorEnv:
         """Which environment is being stepped, for whoever wants to know why it takes so long."""
         self._rows = GameRows(self.observation_space, self.num_rows)
         self._split_actions = action_splitter(self.action_space)
+        self._tasks = NextTasks(self.envs)
         self._games = [
-            Game(number, env, opponents[number], self.agent_ids, self._rows) for number, env in enumerate(self.envs)
+            Game(number, env, opponents[number], self.agent_ids, self._rows, self._tasks)
+            for number, env in enumerate(self.envs)
         ]
         self._row_masks: Callable[[], list[Any]] | None = None
         names = [f"{env_name(number)}, {agent}" for number in range(self.num_envs) for agent in self.agent_ids]
@@ -133,6 +136,10 @@ class AgentsVectorEnv:
                 game.begin(None)
         step.action_masks = self._action_masks("after a step")
         return step
+
+    def assign(self, tasks: Mapping[int, Any]) -> None:
+        """Give environments, by number, what they play from their next episodes on (`NextTasks`)."""
+        self._tasks.assign(tasks)
 
     def _mask_source(self) -> Callable[[], list[Any]] | None:
         """Find where the environments keep their masks: the infos of the first reset, or the observations."""

@@ -24,6 +24,7 @@ from twostep.vector.parts import env_sources, first_envs, one_kind, own_seed, re
 from twostep.vector.recovery import Recovery
 from twostep.vector.shared import ActionWriter, SharedRows, bytes_needed, mapped
 from twostep.vector.spaces import resets
+from twostep.vector.tasks import require_envs
 from twostep.vector.worker import ABSENT, CALL, ENDED, MASKED, RESET, STEP, Made, Setup, Trouble
 
 
@@ -90,7 +91,7 @@ class VectorEnv:
 
     def _allocate(self, made: Made, restarts: int) -> None:
         self.observation_space, self.action_space, self.rows_per_env, self.agent_ids, self.possible_agents = made[:5]
-        self.spec_name = made.name
+        self._takes_tasks, self.spec_name = made.takes_tasks, made.name
         self.num_rows = self.num_envs * self.rows_per_env
         spaces = self.observation_space, self.action_space
         os.ftruncate(self._crew.memory, bytes_needed(*spaces, self.num_rows))
@@ -151,7 +152,9 @@ class VectorEnv:
         for member, envs in self._parts(chosen).items():
             seeds = [chosen[member.first_env + env] for env in envs]
             indices = None if len(chosen) == self.num_envs else envs
-            told[member] = Frame(RESET, packed_for_worker((None if None in seeds else seeds, indices), "Seeds"))
+            tasks = self._ledger.tasks_of(member.first_env, member.first_env + member.num_envs)
+            message = (None if None in seeds else seeds, indices, tasks)
+            told[member] = Frame(RESET, packed_for_worker(message, "Seeds or tasks"))
         losses = self._recovery.start([member for member in told if member.channel is None])
         lost = {loss.member for loss in losses}
         told = {member: frame for member, frame in told.items() if member not in lost}
@@ -190,6 +193,8 @@ class VectorEnv:
         self._writer.write(actions)
         self._is_running = False
         told = {member: _STEP for member in self._crew.members if not member.was_replaced}
+        if self._ledger.untold:
+            told = {member: self._with_tasks(member) for member in told}
         answers, losses = self._crew.ask(told, self._step_timeout)
         self._ledger.note_step()
         found = 0
@@ -205,6 +210,11 @@ class VectorEnv:
         self._last = self._stepped(found, infos)
         self._is_running = True
         return self._last
+
+    def _with_tasks(self, member: Member) -> Frame:
+        """Return the order to step, with the tasks that a worker has not been told yet."""
+        tasks = self._ledger.untold_tasks(member.first_env, member.first_env + member.num_envs)
+        return Frame(STEP, packed_for_worker(tasks, "A task")) if tasks else _STEP
 
     def _stepped(self, found: int, infos: dict[int, dict[str, Any]]) -> Step:
         rows = self._rows
@@ -232,6 +242,16 @@ class VectorEnv:
         for flags in (rows.truncated, rows.episode_starts):
             flags[part] = True
         member.was_replaced = False
+
+    def assign(self, tasks: Mapping[int, Any]) -> None:
+        """Give environments, by number, what they play from their next episodes on (`twostep.vector.tasks`).
+
+        They are told with the next step or reset, and again where their worker has been replaced.
+        """
+        if not self._takes_tasks:
+            raise EnvError(f"{self.spec_name} steps all its environments as one and takes no tasks for single ones.")
+        require_envs(tasks, self.num_envs)
+        self._ledger.note_tasks(tasks)
 
     @property
     def pids(self) -> list[int | None]:

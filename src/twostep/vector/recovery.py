@@ -69,8 +69,9 @@ class Recovery:
         return answers
 
     def _new_seeds(self, member: Member) -> bytes:
-        part = slice(member.first_env, member.first_env + member.num_envs)
-        return packed_for_worker((self._ledger.next_seeds(part), None), "Seeds")
+        first, last = member.first_env, member.first_env + member.num_envs
+        tasks = self._ledger.tasks_of(first, last)
+        return packed_for_worker((self._ledger.next_seeds(slice(first, last)), None, tasks), "Seeds or tasks")
 
     def _count(self, loss: Loss) -> None:
         """Take note of a failure, and raise it where it is one too many."""

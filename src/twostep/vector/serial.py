@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, MutableSequence, Sequence
+from collections.abc import Callable, Mapping, MutableSequence, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
@@ -27,6 +27,7 @@ from twostep.vector.spaces import (
     resets,
     row_slots,
 )
+from twostep.vector.tasks import NextTasks
 
 _CHECKED_EVERY = 64
 """Steps of the vector between two looks at what every environment returns; ends of episodes are looked at always."""
@@ -93,6 +94,7 @@ class SerialVectorEnv:
         checked = [partial(_checked_step, step, self.observation_space) for step in steps]
         self._checked_lanes = list(zip(rows, checked, self._slots, strict=True))
         self._resets: list[Callable[..., Any]] = [env.reset for env in self.envs]
+        self._tasks = NextTasks(self.envs)
         self._num_steps = 0
         self._episodes = [0] * self.num_rows
         self._episode_began = [0] * self.num_rows
@@ -176,19 +178,24 @@ class SerialVectorEnv:
             step.infos[row] = dict(self._infos[row])
             self._begin_episode(row, {})
 
-    def _begin_episode(self, row: int, seed: dict[str, int]) -> None:
+    def assign(self, tasks: Mapping[int, Any]) -> None:
+        """Give environments, by number, what they play from their next episodes on (`NextTasks`)."""
+        self._tasks.assign(tasks)
+
+    def _begin_episode(self, row: int, arguments: dict[str, Any]) -> None:
         self._episodes[row] += 1
         self._episode_began[row] = self._num_steps
         self._deadlines[row] = self._num_steps + self._limits[row]
         self._next_deadline = min(self._next_deadline, self._deadlines[row])
         self.working_on[0] = row
         try:
-            obs, self._infos[row] = self._resets[row](**seed)
+            arguments |= self._tasks.arguments(row)
+            obs, self._infos[row] = self._resets[row](**arguments)
             _require_obs(self.observation_space, obs)
             _require_info(self._infos[row])
             self._slots[row][...] = obs
         except Exception as error:
-            self._raise_with_place(error, row, f"reset({seed or ''})")
+            self._raise_with_place(error, row, f"reset({arguments or ''})")
 
     def _clear_flags(self) -> None:
         if self._flags_set:

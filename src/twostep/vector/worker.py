@@ -8,8 +8,8 @@ this order and never unasked:
 |---|---|---|---|
 | `MAKE` | `Setup`: functions that make environments | `DONE` | `Made`: spaces and agents |
 | `MEMORY`, once the parent knows the size | rows in all, first row of this worker | `DONE` | |
-| `STEP`; actions are in shared memory | | `DONE` + what is there | infos by row, where an episode ended |
-| `RESET` | `(seed, indices)` as `RowEnv` groups take them | `DONE` + what is there | |
+| `STEP`; actions are in shared memory | tasks to assign, if any | `DONE` + what is there | infos of ended episodes |
+| `RESET` | `(seed, indices)` as `RowEnv` groups take them, and tasks to assign before | `DONE` + what is there | |
 | `CALL` | `(name, args, indices)` | `DONE` | list of results, or the `Trouble` that the call raised |
 | `CLOSE` | | none: it closes the environments and exits | |
 
@@ -24,7 +24,7 @@ import os
 import signal
 import socket
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -61,6 +61,7 @@ class Made(NamedTuple):
     rows_per_env: int
     agent_ids: tuple[Any, ...]
     possible_agents: tuple[Any, ...]
+    takes_tasks: bool
     name: str
 
 
@@ -90,6 +91,10 @@ class Group(Protocol):
 
     def step(self, actions: Tree) -> Step:
         """Take one action per row."""
+        ...
+
+    def assign(self, tasks: Mapping[int, Any]) -> None:
+        """Give environments their next tasks; groups that `Made.takes_tasks` says no of need not have it."""
         ...
 
     def call(self, name: str, *args: Any, indices: Any = None) -> list[Any]:
@@ -144,6 +149,7 @@ class Worker:
             group.rows_per_env,
             group.agent_ids,
             group.possible_agents,
+            hasattr(group, "assign"),
             getattr(group, "spec_name", type(group).__name__),
         )
         return DONE, packed_for_parent(made, "The spaces of the environments")
@@ -160,13 +166,17 @@ class Worker:
         return DONE, None
 
     def _reset(self, message: bytes) -> tuple[int, None]:
-        seed, indices = unpacked(message)
+        seed, indices, tasks = unpacked(message)
+        if tasks:
+            self.group.assign(tasks)
         step = self.group.reset(seed, indices)
         self.rows.working_on[0] = -1
         return self._show(step), None
 
-    def _step(self, _: bytes) -> tuple[int, bytes | None]:
+    def _step(self, message: bytes) -> tuple[int, bytes | None]:
         rows = self.rows
+        if message:
+            self.group.assign(unpacked(message))
         step = self.group.step(rows.actions)
         rows.working_on[0] = -1
         rows.rewards[...] = step.rewards
