@@ -68,7 +68,8 @@ def test_a_sink_that_changes_its_row_changes_no_other(tmp_path):
             metrics.clear()
 
     after, metrics = Recorder(), {"loss": 1.0}
-    StatsLogger([Greedy(), after]).log(metrics, 0)
+    with StatsLogger([Greedy(), after]) as logger:
+        logger.log(metrics, 0)
     assert after.rows == [(0, {"loss": 1.0})]
     assert metrics == {"loss": 1.0}
 
@@ -147,6 +148,36 @@ def test_csv_grows_a_column_and_survives_a_restart(tmp_path):
         {"step": "2", "loss": "2.5", "mean_reward": "7.0", "eval": "9"},
         {"step": "3", "loss": "3.5", "mean_reward": "", "eval": ""},
     ]
+
+
+def test_csv_resumes_without_a_step_twice(tmp_path):
+    """RELIABILITY 24: what came after the checkpoint is written anew."""
+    path = tmp_path / "metrics.csv"
+    sink = CsvSink(path)
+    for step in (10, 20, 30):
+        sink.log({"loss": step / 10}, step)
+    again = CsvSink(path, resume_step=20)
+    again.log({"loss": 3.5}, 30)
+    with open(path, newline="") as file:
+        assert [(row["step"], row["loss"]) for row in csv.DictReader(file)] == [
+            ("10", "1.0"),
+            ("20", "2.0"),
+            ("30", "3.5"),
+        ]
+    assert os.listdir(tmp_path) == ["metrics.csv"]
+
+
+def test_tensorboard_forgets_what_is_written_anew(tmp_path):
+    """RELIABILITY 24."""
+    pytest.importorskip("tensorboard")
+    for resume_step, steps in ((0, (10, 20, 30)), (20, (30, 40))):
+        sink = TensorBoardSink(tmp_path, resume_step=resume_step)
+        for step in steps:
+            sink.log({"loss": float(step + resume_step)}, step)
+        sink.close()
+    accumulator = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
+    events = accumulator.EventAccumulator(str(tmp_path)).Reload().Scalars("train/loss")
+    assert [(event.step, event.value) for event in events] == [(10, 10.0), (20, 20.0), (30, 50.0), (40, 60.0)]
 
 
 def test_tensorboard_gets_finite_numbers_under_train(tmp_path):

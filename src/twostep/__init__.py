@@ -56,7 +56,15 @@ if TYPE_CHECKING:
     from twostep.policies.settings import AgentConfig
     from twostep.protocols import Curriculum, Distribution, Policy, PolicyOutput, RowEnv, Sink, Step, Task
     from twostep.rollout import Episode, RolloutBuffer
-    from twostep.stats import CsvSink, JsonLinesSink, StatsLogger, TensorBoardSink, WandbSink, plot_learning_curve
+    from twostep.stats import (
+        CsvSink,
+        JsonLinesSink,
+        Progress,
+        StatsLogger,
+        TensorBoardSink,
+        WandbSink,
+        plot_learning_curve,
+    )
     from twostep.store import PolicyRecord, PolicyStore
     from twostep.tensors import TensorEnv
     from twostep.trainer import PPOTrainer
@@ -114,7 +122,15 @@ _NAMES_IN = {
     "twostep.policies.settings": ("AgentConfig",),
     "twostep.protocols": ("Curriculum", "Distribution", "Policy", "PolicyOutput", "RowEnv", "Sink", "Step", "Task"),
     "twostep.rollout": ("Episode", "RolloutBuffer"),
-    "twostep.stats": ("CsvSink", "JsonLinesSink", "StatsLogger", "TensorBoardSink", "WandbSink", "plot_learning_curve"),
+    "twostep.stats": (
+        "CsvSink",
+        "JsonLinesSink",
+        "Progress",
+        "StatsLogger",
+        "TensorBoardSink",
+        "WandbSink",
+        "plot_learning_curve",
+    ),
     "twostep.store": ("PolicyRecord", "PolicyStore"),
     "twostep.tensors": ("TensorEnv",),
     "twostep.trainer": ("PPOTrainer",),
@@ -150,6 +166,7 @@ __all__ = [
     "PolicyOutput",
     "PolicyRecord",
     "PolicyStore",
+    "Progress",
     "RatioError",
     "ReplayBuffer",
     "ReturnNormalizer",

@@ -187,7 +187,7 @@ class Task:
 
 
 class Sink(Protocol):
-    """Somewhere metrics go."""
+    """Somewhere metrics go; called from a thread of its own unless it has `immediate = True`."""
 
     def log(self, metrics: dict[str, float], step: int) -> None:
         """Write one row."""

@@ -252,11 +252,12 @@ class _Run:
             self._could_not_save = True
 
     def _sinks(self) -> list[Sink]:
-        sinks: list[Sink] = [JsonLinesSink(self.folder / METRICS_FILE, resume_step=self.trainer.total_timesteps)]
+        last = self.trainer.total_timesteps
+        sinks: list[Sink] = [JsonLinesSink(self.folder / METRICS_FILE, resume_step=last)]
         if self.config.logging.csv:
-            sinks.append(CsvSink(self.folder / CSV_FILE))
+            sinks.append(CsvSink(self.folder / CSV_FILE, resume_step=last))
         if self.config.logging.tensorboard and find_spec("tensorboard") is not None:
-            sinks.append(TensorBoardSink(self.folder))
+            sinks.append(TensorBoardSink(self.folder, resume_step=last))
         logging_to = self.config.logging
         if logging_to.wandb != "off":
             about = {"project": logging_to.wandb_project, "name": self.folder.name, "mode": logging_to.wandb}

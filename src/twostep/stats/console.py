@@ -19,10 +19,13 @@ _COLORS = {"good": "green", "fair": "yellow", "poor": "red"}
 
 
 class Progress:
-    """Shows how far training is, what it reaches and whether it is healthy. A context manager and a sink.
+    """Shows how far training is, what it reaches and whether it is healthy. A sink, and a context manager.
 
-    What is shown is judged at every update, and drawn only as often as eyes can follow.
+    What is shown is judged at every update, and drawn only as often as eyes can follow. The display begins with the
+    context or with the first row.
     """
+
+    immediate = True
 
     def __init__(
         self,
@@ -43,12 +46,11 @@ class Progress:
         self._metrics: dict[str, float] = {}
         self._steps = first_step
         self._started = self._shown = time.monotonic()
+        self._begun = False
         self._live: Any = None
 
     def __enter__(self) -> Progress:
-        self._started = self._shown = time.monotonic()
-        if self.stream.isatty():
-            self._live = _start_live(self.stream, self.title)
+        self._begin()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -56,6 +58,8 @@ class Progress:
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Take in one update."""
+        if not self._begun:
+            self._begin()
         self._metrics, self._steps = dict(metrics), step
         if self._entropy_range is None and "entropy" in metrics:
             self._entropy_range = entropy_range(self.action_space, metrics["entropy"])
@@ -118,6 +122,12 @@ class Progress:
             rows.add_row(*(Text(words, style=style, no_wrap=True) for words, style in cells))
         remark = [Text(self.remark, no_wrap=True)] if self.remark else []
         return Group(Text(self.title, style="bold"), bar, Text(self._return(), no_wrap=True), *remark, rows)
+
+    def _begin(self) -> None:
+        self._begun = True
+        self._started = self._shown = time.monotonic()
+        if self.stream.isatty():
+            self._live = _start_live(self.stream, self.title)
 
     def _return(self) -> str:
         if not self.history:

@@ -23,10 +23,14 @@ class JsonLinesSink:
     writes them anew.
     """
 
+    immediate = True
+
     def __init__(self, path: str | os.PathLike[str], *, resume_step: int | None = None) -> None:
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        _keep_whole_rows(self.path, resume_step)
+        _remove_torn_row(self.path)
+        if resume_step is not None:
+            _forget_later_rows(self.path, resume_step)
         self._file: int | None = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
     def log(self, metrics: dict[str, float], step: int) -> None:
@@ -50,17 +54,21 @@ class JsonLinesSink:
 class CsvSink:
     """One line per row, for spreadsheets; what is not finite is left empty.
 
-    Columns are those of the first row. A metric that appears later rewrites the file once, with its column added.
+    Columns are those of the first row. A metric that appears later rewrites the file once, with its column added. With
+    `resume_step`, rows after that step are removed: the resumed run writes them anew.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    immediate = True
+
+    def __init__(self, path: str | os.PathLike[str], *, resume_step: int | None = None) -> None:
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.columns: list[str] = []
+        _remove_torn_row(self.path)
         if self.path.exists():
-            _remove_torn_row(self.path)
-            with open(self.path, newline="", encoding="utf-8") as file:
-                self.columns = next(csv.reader(file), [])
+            self.columns, rows = self._read()
+            if resume_step is not None and any(_after(row, resume_step) for row in rows):
+                self._rewrite([row for row in rows if not _after(row, resume_step)])
 
     def log(self, metrics: dict[str, float], step: int) -> None:
         """Append one row."""
@@ -75,11 +83,16 @@ class CsvSink:
         """Do nothing: the file is open only while a row is written."""
 
     def _widen(self, new: list[str]) -> None:
-        rows: list[dict[str, str]] = []
-        if self.path.exists():
-            with open(self.path, newline="", encoding="utf-8") as file:
-                rows = list(csv.DictReader(file))
+        rows = self._read()[1] if self.path.exists() else []
         self.columns += new
+        self._rewrite(rows)
+
+    def _read(self) -> tuple[list[str], list[dict[str, str]]]:
+        with open(self.path, newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            return list(reader.fieldnames or []), list(reader)
+
+    def _rewrite(self, rows: list[dict[str, str]]) -> None:
         beside = self.path.with_name(f"{self.path.name}.partial")
         with open(beside, "w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, self.columns, restval="")
@@ -91,17 +104,24 @@ class CsvSink:
 class TensorBoardSink:
     """Scalars for TensorBoard, each under `prefix` if it names no group itself (`eval/win_rate`).
 
-    TensorBoard is needed from the first row on, not before.
+    The folder is opened by the first row, which raises where TensorBoard is missing. With `resume_step`, TensorBoard
+    forgets what comes after that step.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], prefix: str = "train/") -> None:
-        self.folder, self.prefix = Path(folder), prefix
+    def __init__(
+        self, folder: str | os.PathLike[str], prefix: str = "train/", *, resume_step: int | None = None
+    ) -> None:
+        self.folder, self.prefix, self.resume_step = Path(folder), prefix, resume_step
+        self._module = _tensorboard()
         self._writer: Any = None
 
     def log(self, metrics: dict[str, float], step: int) -> None:
         """Write every finite metric."""
+        if self._module is None:
+            raise ConfigError("TensorBoard is not installed: pip install tensorboard, or logging.tensorboard=false.")
         if self._writer is None:
-            self._writer = _summary_writer(self.folder)
+            purge = None if self.resume_step is None else self.resume_step + 1
+            self._writer = self._module.SummaryWriter(str(self.folder), purge_step=purge)
         for name, value in metrics.items():
             if finite(value) is not None:
                 self._writer.add_scalar(_grouped(name, self.prefix), value, step)
@@ -116,8 +136,8 @@ class TensorBoardSink:
 class WandbSink:
     """Metrics for Weights & Biases, each under `prefix` if it names no group itself.
 
-    Offline they stay in `folder` for a later `wandb sync`. The run begins with the first row. Where wandb is missing or
-    cannot begin, the first row raises.
+    Offline they stay in `folder` for a later `wandb sync`; online a run of the same `name` goes on. The run begins with
+    the first row, which raises where wandb is missing or cannot begin.
     """
 
     def __init__(
@@ -131,7 +151,9 @@ class WandbSink:
         prefix: str = "train/",
     ) -> None:
         self.folder, self.prefix = Path(folder), prefix
-        self._begin = {"project": project, "name": name, "mode": mode, "config": config or {}}
+        self._begin: dict[str, Any] = {"project": project, "name": name, "mode": mode, "config": config or {}}
+        if mode == "online" and name is not None:
+            self._begin |= {"id": name, "resume": "allow"}
         self._run: Any = None
 
     def log(self, metrics: dict[str, float], step: int) -> None:
@@ -171,34 +193,31 @@ def read_rows(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     return [cast("dict[str, Any]", json.loads(line)) for line in lines]
 
 
-def _keep_whole_rows(path: Path, resume_step: int | None) -> None:
-    if not path.exists():
-        return
-    _remove_torn_row(path)
-    if resume_step is None:
-        return
-    rows = read_rows(path)
-    kept = [row for row in rows if row["step"] <= resume_step]
+def _forget_later_rows(path: Path, step: int) -> None:
+    rows = read_rows(path) if path.exists() else []
+    kept = [row for row in rows if row["step"] <= step]
     if len(kept) < len(rows):
         beside = path.with_name(f"{path.name}.partial")
         beside.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
         os.replace(beside, path)
 
 
+def _after(row: dict[str, str], step: int) -> bool:
+    return int(row["step"]) > step
+
+
 def _remove_torn_row(path: Path) -> None:
-    content = path.read_bytes()
+    content = path.read_bytes() if path.exists() else b""
     whole = content.rfind(b"\n") + 1
     if whole < len(content):
         os.truncate(path, whole)
 
 
-def _summary_writer(folder: Path) -> Any:
+def _tensorboard() -> Any:
+    """Return TensorBoard's module, None where it is missing. Not for threads: filters of warnings are the process's."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # TensorBoard's own dependencies warn about each other on import
-            module = importlib.import_module("torch.utils.tensorboard")
-    except ImportError as error:
-        raise ConfigError(
-            "TensorBoard is not installed: pip install tensorboard, or logging.tensorboard=false."
-        ) from error
-    return module.SummaryWriter(str(folder))
+            return importlib.import_module("torch.utils.tensorboard")
+    except ImportError:
+        return None
