@@ -65,7 +65,9 @@ def test_modules_are_short() -> None:
     assert not {module: length for module, length in lengths.items() if length >= MODULE_LINES}
 
 
-@pytest.mark.parametrize("module", ["twostep", "twostep.vector", "twostep.worlds.classic", "twostep.protocols"])
+@pytest.mark.parametrize(
+    "module", ["twostep", "twostep.vector", "twostep.worlds.symbolic", "twostep.worlds.classic", "twostep.protocols"]
+)
 def test_import_is_light(module: str) -> None:
     """Worker processes and `twostep --help` do not pay for torch."""
     loaded = modules_loaded_by(f"import {module}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -134,7 +134,7 @@ def save_rollouts(rollout: RolloutBuffer | Mapping[str, Any], path: str | Path) 
         "structure": structure,
         "sequence_length": buffer.sequence_length,
         "policy_version": buffer.policy_version,
-        "episodes": [asdict(episode) for episode in buffer.episodes],
+        "episodes": [episode.to_dict() for episode in buffer.episodes],
     }
     target = Path(path)
     partial = target.with_name(f"{target.name}.partial")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -41,6 +41,10 @@ class Episode:
     def task(self) -> str | None:
         """Id of the task that it played; None without a curriculum."""
         return self.info.get(TASK_KEY)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain containers that `Episode(**...)` gives back."""
+        return {**vars(self), "info": dict(self.info)}
 
 
 @dataclass(eq=False)
@@ -309,7 +313,7 @@ class RolloutBuffer:
         data["shape"] = [self.num_steps, self.num_rows]
         data["sequence_length"] = self.sequence_length
         data["policy_version"] = self.policy_version
-        data["episodes"] = [asdict(episode) for episode in self.episodes]
+        data["episodes"] = [episode.to_dict() for episode in self.episodes]
         return data
 
     @classmethod

@@ -6,6 +6,7 @@ from dataclasses import replace
 from statistics import fmean, pstdev
 from typing import TYPE_CHECKING
 
+from twostep.cli.discoveries import SYMBOLIC, best_in, in_words, read_discoveries
 from twostep.cli.evaluations import SKIRMISH
 from twostep.cli.options import EvaluationRequest
 from twostep.cli.runs import CHECKPOINT, CONFIG_FILE, find_run
@@ -36,6 +37,9 @@ def run_evaluation(request: EvaluationRequest) -> int:
         trainer.load_checkpoint(folder / CHECKPOINT)
         play = _matches if plays_matches else _episodes
         what, table = play(config, env, trainer, episodes, deterministic=not request.sample)
+        if config.env.id == SYMBOLIC:
+            said = in_words(best_in(env), "what it writes:")
+            table = "\n".join((table, said, in_words(read_discoveries(folder), "the best of its training:")))
     finally:
         env.close()
     acting = "acting by chance, as in training" if request.sample else "always taking the likeliest action"

@@ -27,6 +27,7 @@ Examples:
   twostep train Pendulum-v1 --lr 1e-3 --total_timesteps 200_000
   twostep train my_settings.yaml --agent.memory gru
   twostep train skirmish
+  twostep train symbolic --env.kwargs.law kepler
   twostep eval runs
   twostep play runs
 

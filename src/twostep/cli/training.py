@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from twostep.cli.discoveries import SYMBOLIC, in_words, keep_discoveries
 from twostep.cli.evaluations import BEST, EVALUATIONS_FILE, LEAGUE, REPLAYS, Evaluations
 from twostep.cli.runs import (
     CHECKPOINT,
@@ -193,6 +194,8 @@ class _Run:
 
         drawn = self._draw()
         print(f"{self.config.env.id}: {self._outcome(seconds, failure)}")
+        if self.config.env.id == SYMBOLIC:
+            print(in_words(keep_discoveries(self.folder, self.trainer.env), "the best expression that was written:"))
         print(f"  {self.folder}")
         if (self.folder / CHECKPOINT).is_dir():
             print(f"    {CHECKPOINT:20} the agent, and all that is needed to go on")

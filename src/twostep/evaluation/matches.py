@@ -15,11 +15,11 @@ import torch
 from twostep.errors import ConfigError
 from twostep.policies.playing import Player
 from twostep.protocols import Step
+from twostep.worlds.seeds import env_seeds
 from twostep.worlds.skirmish import EnvConfig, HeuristicPolicy, SkirmishEnv, SkirmishRows
 from twostep.worlds.skirmish.control import Orders, encode
 from twostep.worlds.skirmish.geometry import Array
 from twostep.worlds.skirmish.rows import Planner
-from twostep.worlds.skirmish.seeds import env_seeds
 from twostep.worlds.skirmish.simulation import REASONS, RUNNING, Simulation
 
 MATCHES_PER_CALL = 16

@@ -48,10 +48,10 @@ def make_env(
     """Make `num_envs` environments that step as one.
 
     Args:
-        spec: A Gymnasium id; `"skirmish"`; `"envpool:Id"`; `"module:function"`, which is called once per environment;
-            such a function or class itself, of a single agent or of many (PettingZoo's parallel interface); an object
-            with a method `make()`; or an environment object. Atari ids give ALE's own vector with the usual
-            preprocessing (`twostep.vector.atari`).
+        spec: A Gymnasium id; `"skirmish"` or `"symbolic"`; `"envpool:Id"`; `"module:function"`, which is called once
+            per environment; such a function or class itself, of a single agent or of many (PettingZoo's parallel
+            interface); an object with a method `make()`; or an environment object. Atari ids give ALE's own vector with
+            the usual preprocessing (`twostep.vector.atari`).
         num_envs: Number of environments.
         seed: What the first `reset` without a seed uses.
         vectorization: How a Gymnasium id or a function becomes a vector: by twostep (the fastest way for small
@@ -138,6 +138,8 @@ class _Wish:
 def _from_name(spec: str, wish: _Wish) -> RowEnv:
     if spec == "skirmish":
         return _skirmish(wish)
+    if spec == "symbolic":
+        return _symbolic(wish)
     module_name, _, name = spec.rpartition(":")
     if module_name == "envpool":
         return _from_envpool(name, wish)
@@ -172,6 +174,17 @@ def _skirmish(wish: _Wish) -> RowEnv:
         return _from_config(config, replace(wish, env_kwargs={}))
     given = {name: value for name, value in wish.players.items() if value is not None}
     return SkirmishRows(config, wish.num_envs, wish.seed, **given)
+
+
+def _symbolic(wish: _Wish) -> RowEnv:
+    """Make expressions that are written as one where nothing stands between them and us, else one by one."""
+    from twostep.worlds.symbolic import SymbolicConfig, SymbolicRows
+
+    config = SymbolicConfig.from_dict(wish.env_kwargs)
+    if wish.num_workers or wish.wrappers or wish.vectorization != "serial":
+        return _from_config(config, replace(wish, env_kwargs={}))
+    wish.refuse("symbolic", "an expression has a single writer", "agent_ids", "opponent")
+    return SymbolicRows(config, wish.num_envs, wish.seed)
 
 
 def _from_vector_entry_point(env_spec: Any, wish: _Wish) -> RowEnv:

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from twostep.errors import ConfigError
+from twostep.worlds.settings import check_kinds, require, settings_from
 
 if TYPE_CHECKING:
     from twostep.worlds.skirmish.env import SkirmishEnv
     from twostep.worlds.skirmish.rows import SkirmishRows
-
-KINDS: dict[type, tuple[str, tuple[type, ...]]] = {
-    bool: ("true or false", (bool,)),
-    int: ("a whole number", (int, np.integer)),
-    float: ("a finite number", (int, float, np.integer, np.floating)),
-}
-"""What a setting must be, by the type of its default."""
-
-Settings = TypeVar("Settings", bound="EnvConfig | RewardWeights | HeuristicConfig")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +88,7 @@ class RewardWeights:
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
-        _check_kinds(self)
+        check_kinds(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,11 +106,11 @@ class HeuristicConfig:
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
-        _check_kinds(self)
-        _require(self, "engage", self.engage >= 0, "0 or more", "0 only fires in passing, 1 is a good opponent")
-        _require(self, "standoff", 0 <= self.standoff <= 1, "between 0 and 1", "0.7 is the default")
-        _require(self, "heat_limit", 0 <= self.heat_limit <= 1, "between 0 and 1", "0 never fires, 0.9 is the default")
-        _require(self, "spread", 0 <= self.spread <= 1, "between 0 and 1", "0.5 is the default")
+        check_kinds(self)
+        require(self, "engage", self.engage >= 0, "0 or more", "0 only fires in passing, 1 is a good opponent")
+        require(self, "standoff", 0 <= self.standoff <= 1, "between 0 and 1", "0.7 is the default")
+        require(self, "heat_limit", 0 <= self.heat_limit <= 1, "between 0 and 1", "0 never fires, 0.9 is the default")
+        require(self, "spread", 0 <= self.spread <= 1, "between 0 and 1", "0.5 is the default")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,30 +154,30 @@ class EnvConfig:
         _nest(self, "rewards", RewardWeights)
         _nest(self, "heuristic", HeuristicConfig)
         self._check_team()
-        _check_kinds(self)
+        check_kinds(self)
         widest = max(CLASSES[name].radius for name in self.team)
-        _require(self, "size", 30 <= self.size <= 1000, "between 30 and 1000 metres", "60 is the default")
-        _require(
+        require(self, "size", 30 <= self.size <= 1000, "between 30 and 1000 metres", "60 is the default")
+        require(
             self, "walls", self.walls >= 0 and self.walls % 2 == 0, "even, 0 or more", "walls come in mirrored pairs"
         )
-        _require(
+        require(
             self,
             "zone_radius",
             widest <= self.zone_radius <= self.size / 4,
             f"between {widest} (the widest mech) and a quarter of size={self.size}",
             "7.0 is the default",
         )
-        _require(self, "tick_seconds", 0 < self.tick_seconds <= 0.2, "above 0 and at most 0.2", "0.1 is the default")
-        _require(self, "ticks_per_step", 1 <= self.ticks_per_step <= 20, "between 1 and 20", "4 is the default")
+        require(self, "tick_seconds", 0 < self.tick_seconds <= 0.2, "above 0 and at most 0.2", "0.1 is the default")
+        require(self, "ticks_per_step", 1 <= self.ticks_per_step <= 20, "between 1 and 20", "4 is the default")
         for name in ("zone_seconds", "max_seconds"):
             rule = f"at least one step of {self.step_seconds:g} s"
-            _require(self, name, getattr(self, name) >= self.step_seconds, rule, "15 and 60 are the defaults")
+            require(self, name, getattr(self, name) >= self.step_seconds, rule, "15 and 60 are the defaults")
         known = self.control in ("discrete", "continuous")
-        _require(self, "control", known, "'discrete' or 'continuous'", "'discrete' learns faster")
-        _require(self, "rays", 0 <= self.rays <= 64, "between 0 and 64", "8 is the default")
+        require(self, "control", known, "'discrete' or 'continuous'", "'discrete' learns faster")
+        require(self, "rays", 0 <= self.rays <= 64, "between 0 and 64", "8 is the default")
         seed: Any = self.seed
         fits = seed is None or (isinstance(seed, (int, np.integer)) and bool(seed >= 0))
-        _require(self, "seed", fits, "a whole number, 0 or more, or None", "None draws one")
+        require(self, "seed", fits, "a whole number, 0 or more, or None", "None draws one")
 
     def _check_team(self) -> None:
         team: Any = self.team
@@ -232,41 +223,14 @@ class EnvConfig:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> EnvConfig:
         """Read what `to_dict` wrote, or any part of it; names it does not know are refused."""
-        return _settings_from(cls, values, "")
+        return settings_from(cls, values, "skirmish")
 
 
 def _nest(settings: EnvConfig, name: str, kind: type[RewardWeights] | type[HeuristicConfig]) -> None:
     """Let a mapping stand for the settings it holds."""
     value = getattr(settings, name)
     if isinstance(value, Mapping):
-        read: Any = _settings_from(kind, value, f"{name}.")
+        read: Any = settings_from(kind, value, "skirmish", f"{name}.")
         object.__setattr__(settings, name, read)
     elif not isinstance(value, kind):
         raise ConfigError(f"{name}={value!r} must be a {kind.__name__}, or a mapping of its settings.")
-
-
-def _check_kinds(settings: EnvConfig | RewardWeights | HeuristicConfig) -> None:
-    """Refuse what is no number, or no finite one, where one belongs, before anything is compared with it."""
-    for setting in fields(settings):
-        value, default = getattr(settings, setting.name), setting.default
-        if type(default) not in KINDS:
-            continue
-        kind, types = KINDS[type(default)]
-        fits = isinstance(value, types) and (type(value) is bool) == (bool in types)
-        if not fits or not math.isfinite(value):
-            raise ConfigError(f"{setting.name}={value!r} must be {kind}: {default} is the default.")
-
-
-def _settings_from(kind: type[Settings], values: Mapping[str, Any], prefix: str) -> Settings:
-    names = [known.name for known in fields(kind)]
-    for name in values:
-        if name not in names:
-            close = difflib.get_close_matches(name, names, n=1)
-            hint = f"Did you mean {prefix}{close[0]}?" if close else f"Settings are {', '.join(names)}."
-            raise ConfigError(f"{prefix}{name} is no setting of skirmish. {hint}")
-    return kind(**values)
-
-
-def _require(settings: EnvConfig | HeuristicConfig, name: str, holds: bool, rule: str, way_out: str) -> None:
-    if not holds:
-        raise ConfigError(f"{name}={getattr(settings, name)!r} must be {rule}: {way_out}.")

@@ -10,12 +10,13 @@ import numpy as np
 
 from twostep.errors import EnvError
 from twostep.protocols import Step
+from twostep.worlds.seeds import env_seeds
 from twostep.worlds.skirmish.config import EnvConfig
 from twostep.worlds.skirmish.control import Orders, encode
 from twostep.worlds.skirmish.geometry import Array
 from twostep.worlds.skirmish.heuristic import HeuristicPolicy
 from twostep.worlds.skirmish.matches import Matches
-from twostep.worlds.skirmish.seeds import MatchSeeds, env_seeds
+from twostep.worlds.skirmish.seeds import MatchSeeds
 from twostep.worlds.skirmish.simulation import Simulation
 
 PER_MATCH = ("scripted_actions",)
