@@ -40,12 +40,13 @@ def require_memory(
     there = device_memory(device)
     if there is not None and needed > there:
         raise RolloutError(
-            f"A rollout of rollout_steps={steps} by {rows} rows needs {_in_words(needed)} of memory, but {device} has "
-            f"{_in_words(there)}. Collect fewer steps at a time: 128 to 2048 are usual."
+            f"A rollout of rollout_steps={steps} by {rows} rows needs {size_in_words(needed)} of memory, but {device} "
+            f"has {size_in_words(there)}. Collect fewer steps at a time: 128 to 2048 are usual."
         )
 
 
-def _in_words(size: int) -> str:
+def size_in_words(size: int) -> str:
+    """Write a number of bytes in the largest unit of which it has one."""
     power = min(4, max(0, size.bit_length() - 1) // 10)
     return f"{size / 1024**power:,.1f} {('bytes', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
 

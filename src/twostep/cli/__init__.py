@@ -11,12 +11,12 @@ import os
 import sys
 from collections.abc import Sequence
 
-from twostep.cli.help import EVAL_HELP, HELP, PLAY_HELP, RESUME_HELP, train_help
-from twostep.cli.options import UsageError, parse_eval, parse_play, parse_resume, parse_train
+from twostep.cli.help import EVAL_HELP, HELP, INSPECT_HELP, PLAY_HELP, RESUME_HELP, train_help
+from twostep.cli.options import UsageError, parse_eval, parse_inspect, parse_play, parse_resume, parse_train
 from twostep.errors import TwostepError
 from twostep.values import show, suggest
 
-COMMANDS = ("train", "resume", "eval", "play")
+COMMANDS = ("train", "resume", "eval", "play", "inspect")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -75,13 +75,18 @@ def _dispatch(words: list[str]) -> int:
         from twostep.cli.playing import run_play
 
         return run_play(wish)
+    if command == "inspect":
+        asked = parse_inspect(rest)
+        from twostep.cli.inspecting import run_inspection
+
+        return run_inspection(asked)
     request = parse_eval(rest)
     from twostep.cli.evaluating import run_evaluation
 
     return run_evaluation(request)
 
 
-_HELP_OF = {"resume": RESUME_HELP, "eval": EVAL_HELP, "play": PLAY_HELP}
+_HELP_OF = {"resume": RESUME_HELP, "eval": EVAL_HELP, "play": PLAY_HELP, "inspect": INSPECT_HELP}
 
 
 __all__ = ["main"]

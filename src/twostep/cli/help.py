@@ -19,6 +19,7 @@ twostep: PPO in two steps, collect and then learn.
   twostep resume [RUN] [--option value ...]        go on with a run that was stopped, or longer
   twostep eval [RUN] [--episodes N] [--sample]     see how good a trained agent is
   twostep play [RUN_OR_REPLAY]                     watch it: a page for the browser, an animation
+  twostep inspect [FILE_OR_FOLDER] [--out FILE]    what is in a rollout, a checkpoint or a run
   twostep train --help                             every option, its default and what it means
   twostep --version
 
@@ -65,6 +66,17 @@ twostep play [RUN_OR_REPLAY] [--out FOLDER] [--episodes N] [--seed N] [--no_anim
 
 A match of skirmish becomes a page that any browser plays, without a network and without other files: pause, scrub,
 speed, the state of every unit; and an animation (.gif). Other environments are filmed where they draw themselves."""
+
+INSPECT_HELP = """\
+twostep inspect [FILE_OR_FOLDER] [--out FILE] [--no_plot]
+
+  FILE_OR_FOLDER   a rollout (.safetensors), a folder of them, of which the newest is taken, a checkpoint,
+                   a run's folder, or a folder of runs, of which the newest is taken [runs]
+  --out FILE       where the picture of a rollout is written [beside the rollout, as .png]
+  --no_plot        print only
+
+'twostep train ENV --save_rollouts 20' keeps the newest rollouts in the run's folder. Of a rollout it says size,
+episodes, returns, every column, what was done, how good the critic is, and in words what is remarkable."""
 
 _TRAIN_HEAD = """\
 twostep train ENV_OR_YAML [--option value ...]

@@ -40,6 +40,15 @@ class PlayRequest:
     device: str | None = None
 
 
+@dataclass(frozen=True)
+class InspectRequest:
+    """What `twostep inspect` was asked for; without `out` the picture goes beside the rollout."""
+
+    what: str = EvaluationRequest.run
+    out: str | None = None
+    plot: bool = True
+
+
 def parse_train(words: list[str]) -> tuple[str, dict[str, Any]]:
     """Return the environment or YAML file, and the changed settings by dotted name."""
     tasks, changes = _parse_settings(words)
@@ -87,6 +96,12 @@ def parse_play(words: list[str]) -> PlayRequest:
     kinds: dict[str, Any] = {"out": str, "episodes": int, "seed": int, "animation": bool, "device": str}
     shown, asked = _parse_request(words, "play", kinds)
     return PlayRequest(**{"what": shown[0]} if shown else {}, **asked)
+
+
+def parse_inspect(words: list[str]) -> InspectRequest:
+    """Read what to look at."""
+    shown, asked = _parse_request(words, "inspect", {"out": str, "plot": bool})
+    return InspectRequest(**{"what": shown[0]} if shown else {}, **asked)
 
 
 def _parse_request(words: list[str], command: str, kinds: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:
