@@ -38,7 +38,15 @@ if TYPE_CHECKING:
         RolloutError,
         TwostepError,
     )
-    from twostep.evaluation import EpisodeStats, EvalStats, evaluate, evaluate_vs_heuristic
+    from twostep.evaluation import (
+        Comparison,
+        EpisodeStats,
+        EvalStats,
+        compare,
+        evaluate,
+        evaluate_vs_heuristic,
+        plot_comparison,
+    )
     from twostep.experience import combine_rollouts, create_fake_rollout_data, load_rollouts, save_rollouts
     from twostep.functional import (
         TrainingComponents,
@@ -103,7 +111,15 @@ _NAMES_IN = {
         "RolloutError",
         "TwostepError",
     ),
-    "twostep.evaluation": ("EpisodeStats", "EvalStats", "evaluate", "evaluate_vs_heuristic"),
+    "twostep.evaluation": (
+        "Comparison",
+        "EpisodeStats",
+        "EvalStats",
+        "compare",
+        "evaluate",
+        "evaluate_vs_heuristic",
+        "plot_comparison",
+    ),
     "twostep.experience": ("combine_rollouts", "create_fake_rollout_data", "load_rollouts", "save_rollouts"),
     "twostep.advantages": ("gae",),
     "twostep.functional": (
@@ -145,6 +161,7 @@ __all__ = [
     "ActorCriticLSTM",
     "AgentConfig",
     "CheckpointError",
+    "Comparison",
     "ConfigError",
     "CsvSink",
     "Curriculum",
@@ -198,6 +215,7 @@ __all__ = [
     "as_policy",
     "check_env",
     "combine_rollouts",
+    "compare",
     "create_fake_rollout_data",
     "create_training_components",
     "default_training_step",
@@ -210,6 +228,7 @@ __all__ = [
     "make_env",
     "make_policy",
     "medium_config",
+    "plot_comparison",
     "plot_learning_curve",
     "ppo_loss",
     "save_rollouts",

@@ -11,6 +11,7 @@ import torch
 
 from twostep.environments import adapted
 from twostep.errors import ConfigError
+from twostep.evaluation.intervals import mean_interval
 from twostep.policies.playing import Player, to_numpy
 from twostep.protocols import Step
 
@@ -43,11 +44,7 @@ class EpisodeStats:
     @property
     def interval(self) -> tuple[float, float]:
         """Where the true mean return lies with 95 % confidence, by Student's t; NaN for fewer than two episodes."""
-        episodes = len(self.returns)
-        if episodes < 2:
-            return math.nan, math.nan
-        margin = _t_quantile(episodes - 1) * float(np.std(self.returns, ddof=1)) / math.sqrt(episodes)
-        return self.mean_return - margin, self.mean_return + margin
+        return mean_interval(self.returns)
 
     def __len__(self) -> int:
         return len(self.returns)
@@ -58,20 +55,6 @@ class EpisodeStats:
             f"return {self.mean_return:.2f} (95 % interval {low:.2f} to {high:.2f}), "
             f"length {self.mean_length:.1f}, {len(self)} episodes"
         )
-
-
-def _t_quantile(degrees: int) -> float:
-    """Return the 97.5 % point of Student's t: tabulated, then expanded around the normal (Cornish and Fisher)."""
-    if degrees <= len(_T_TABLE):
-        return _T_TABLE[degrees - 1]
-    z = 1.959963984540054
-    first = (z**3 + z) / 4
-    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
-    return z + first / degrees + second / degrees**2 + third / degrees**3
-
-
-_T_TABLE = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281)
 
 
 def evaluate(
