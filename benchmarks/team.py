@@ -74,7 +74,7 @@ def judge(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     import torch
 
     from twostep import evaluate_vs_heuristic
-    from twostep.cli.training import build
+    from twostep.cli.training import build, load_newest
     from twostep.config import TrainingConfig
     from twostep.worlds.skirmish import EnvConfig, save_replay
 
@@ -83,7 +83,7 @@ def judge(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     env, trainer = build(config, num_envs=1)
     matches = EnvConfig.from_dict(config.env.kwargs)
     before, _ = evaluate_vs_heuristic(trainer.policy, matches, MATCHES, SEED)
-    trainer.load_checkpoint(folder / "checkpoint")
+    load_newest(trainer, folder)
     after, replay = evaluate_vs_heuristic(trainer.policy, matches, MATCHES, SEED, save_replay=True)
     assert replay is not None
     save_replay(replay, folder / "judged.npz")

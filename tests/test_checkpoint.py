@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-import twostep.checkpoint as checkpoint_module
+import twostep.checkpoint.files as checkpoint_module
 from twostep.checkpoint import (
     MANIFEST_FILE,
     TENSORS_FILE,
@@ -209,7 +209,7 @@ def test_a_newer_format_is_refused_with_the_way_out(saved):
         (lambda content: content.update(structure={"dict": 5}), "cannot be read"),
         (lambda content: content.update(structure={}), "cannot be read"),
         (lambda content: content.update(structure={"code": "os.system"}), "'code' is no kind of node"),
-        (lambda content: content.pop("tensors"), "lacks 'tensors'"),
+        (lambda content: content.pop("tensors"), "lacks tensors"),
     ],
 )
 def test_a_manifest_that_does_not_fit_is_refused(saved, change, complaint):
@@ -255,7 +255,7 @@ def test_pickles_are_refused_and_never_run(saved, tmp_path):
     (saved / TENSORS_FILE).write_bytes(payload)
     digest = hashlib.sha256(payload).hexdigest()
     rewrite_manifest(saved, lambda content: content["tensors"].update(bytes=len(payload), sha256=digest))
-    with pytest.raises(CheckpointError, match="cannot be read"):
+    with pytest.raises(CheckpointError, match="does not begin as safetensors do"):
         load_state(saved)
     assert not marker.exists()
     pickle.loads(payload)  # the payload itself is live
@@ -347,10 +347,10 @@ def test_only_saved_states_are_replaced(tmp_path):
     ("state", "complaint"),
     [
         ({"a": {"b": object()}}, "a/b is a object"),
-        ({"a": np.float32(1)}, "a is a float32"),
+        ({"a": np.complex64(1)}, "a is a complex64"),
         ({"a": {1.5: 2}}, r"a has the key 1\.5"),
         ({True: 2}, "The state has the key True"),
-        ([np.zeros(3)], "0 is a ndarray"),
+        ([np.array(["text"])], "0 is a ndarray of <U4"),
     ],
 )
 def test_what_cannot_be_stored_is_named(tmp_path, state, complaint):

@@ -16,6 +16,7 @@ import yaml
 
 from twostep.cli import main
 from twostep.cli.options import parse_eval, parse_train
+from twostep.cli.stopping import SIGNALS
 from twostep.cli.training import load_config
 from twostep.config import VOCABULARY, TrainingConfig
 from twostep.errors import CheckpointError
@@ -287,7 +288,7 @@ def test_train_then_eval(capsys):
     assert f"Next: twostep eval {folder}" in out
     assert err == ""
     assert sorted(os.listdir(folder)) == [
-        "checkpoint",
+        "checkpoints",
         "config.yaml",
         "learning_curve.png",
         "metrics.csv",
@@ -331,6 +332,8 @@ def test_training_stops_when_it_is_solved(capsys):
 class Lights(gym.Env):
     """Breaks at a step of one's choice."""
 
+    signalled = False
+
     observation_space = gym.spaces.Box(-1, 1, (2,))
     action_space = gym.spaces.Discrete(2)
 
@@ -346,7 +349,11 @@ class Lights(gym.Env):
         broken = self.steps == self.breaks_at
         if broken and self.how == "interrupt":
             raise KeyboardInterrupt
-        if broken and self.how == "sigterm":
+        if broken and self.how in SIGNALS and not Lights.signalled:
+            Lights.signalled = True  # of two environments the first
+            signal.raise_signal(getattr(signal, self.how))
+        if broken and self.how == "twice":
+            signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGTERM)
         obs = np.full(2, np.nan if broken and self.how == "nan" else 0.5, np.float32)
         return obs, float(action), self.steps % 10 == 0, False, {}
@@ -354,21 +361,35 @@ class Lights(gym.Env):
 
 @pytest.fixture
 def lights(monkeypatch):
+    monkeypatch.setattr(Lights, "signalled", False)
     gym.register("Lights-v0", entry_point=Lights)
     yield "Lights-v0"
     del gym.registry["Lights-v0"]
 
 
-@pytest.mark.parametrize(("how", "code"), [("interrupt", 130), ("sigterm", 143)])
+@pytest.mark.parametrize(("how", "code"), [("interrupt", 130), *zip(SIGNALS, (130, 143, 138, 129), strict=True)])
 def test_a_stopped_run_keeps_what_was_learned(capsys, lights, how, code):
-    """RELIABILITY 15."""
+    """RELIABILITY 15: the signal's own exit code, after the update and its checkpoint."""
     before = signal.getsignal(signal.SIGTERM)
     stop = ["--env.kwargs.breaks_at", "200", "--env.kwargs.how", how]
     assert main(["train", lights, *SMALL, "100_000", *stop, "--no-tensorboard"]) == code
     assert "stopped after" in capsys.readouterr().out
-    assert {"checkpoint", "metrics.jsonl", "learning_curve.png"} <= set(os.listdir(run_folder()))
+    assert {"checkpoints", "metrics.jsonl", "learning_curve.png"} <= set(os.listdir(run_folder()))
     assert signal.getsignal(signal.SIGTERM) is before
     assert main(["eval", "--episodes", "2"]) == 0
+
+
+def test_a_second_signal_stops_at_once(lights):
+    """RELIABILITY 15: nothing more is saved, and what the handlers were comes back."""
+    before = signal.getsignal(signal.SIGINT)
+    stop = ["--env.kwargs.breaks_at", "200", "--env.kwargs.how", "twice", "--checkpoint_every", "100"]
+    with pytest.raises(SystemExit) as ended:
+        main(["train", lights, *SMALL, "100_000", *stop, "--no-tensorboard"])
+    assert ended.value.code == 143
+    newest = max(os.listdir(run_folder() / "checkpoints"))
+    assert newest == "step_000000000384", "of the last update before step 200 of two environments"
+    assert ".lock" not in os.listdir(run_folder())
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_failed_training_says_why_in_one_line(capsys, lights):
@@ -385,14 +406,14 @@ def test_a_checkpoint_that_cannot_be_written_on_the_way_stops_nothing(capsys, ca
     """RELIABILITY 10: training goes on, the warning comes once; at the end it counts as failed."""
     saved = []
 
-    def fail(trainer, path=None):
-        saved.append(trainer.total_timesteps)
+    def fail(checkpointer, step, *_, **__):
+        saved.append(step)
         raise CheckpointError("no room")
 
-    monkeypatch.setattr("twostep.trainer.PPOTrainer.save_checkpoint", fail)
+    monkeypatch.setattr("twostep.checkpoint.TrainingCheckpointer.save", fail)
     assert main(["train", "CartPole-v1", *SMALL, "640", "--checkpoint_every", "200", "--no-tensorboard"]) == 1
     assert saved == [256, 512, 640, 640], "at every crossing of 200 steps, and at the end"
-    assert caplog.text.count("training goes on without this checkpoint: no room") == 1
+    assert caplog.text.count("Training goes on without this checkpoint: no room") == 1
     assert "no room" in capsys.readouterr().err
 
 

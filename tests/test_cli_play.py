@@ -236,7 +236,7 @@ def test_runs_that_cannot_be_shown(capsys):
     run = train("drawing_envs:Drawing")
     assert "--no_animation" in complaint(capsys, run, "--no-animation")
     assert "cuda:99" in complaint(capsys, run, "--device", "cuda:99")
-    (run / "checkpoint").rename(run / "elsewhere")
+    (run / "checkpoints").rename(run / "elsewhere")
     assert "no checkpoint" in complaint(capsys, run)
 
 

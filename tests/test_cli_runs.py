@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from twostep.checkpoint import load_manifest, load_state, pack
 from twostep.cli import main
+from twostep.cli.locking import RunLock
 from twostep.config import TrainingConfig
 from twostep.every import Every
 from twostep.stats.sinks import read_rows
@@ -107,8 +115,94 @@ def test_self_play_keeps_its_league():
     """E34: past selves join as configured, are in the checkpoint, and are there again afterwards."""
     league = ["--snapshot_every", "200", "--league_size", "2", "--eval_every", "400", "--eval_episodes", "2"]
     assert main(["train", *TEAM, "--total_timesteps", "600", *league]) == 0
-    manifest = json.loads((the_run() / "checkpoint" / "manifest.json").read_text())
+    newest = max((the_run() / "checkpoints").iterdir())
+    manifest = json.loads((newest / "manifest.json").read_text())
     assert "companions" in json.dumps(manifest["structure"])
     assert main(["resume", "--total_timesteps", "900"]) == 0
     rows = read_rows(the_run() / "evaluations.jsonl")
     assert rows[-1]["league_size"] == 2
+
+
+def times_left_out(rows):
+    return [{name: value for name, value in row.items() if "time" not in name and "second" not in name} for row in rows]
+
+
+def test_a_run_that_was_stopped_and_went_on_is_the_run_that_never_stopped(capsys):
+    """C16, F24: the same rows of metrics and evaluations, the same last checkpoint, through the command line."""
+    words = ["--checkpoint_every", "200", "--eval_every", "256", "--eval_episodes", "2", "--num_workers", "1"]
+    words += ["--lr_schedule", "cosine", "--normalize_obs", "--run_dir"]
+    assert main(["train", "CartPole-v1", *SMALL, "--total_timesteps", "768", *words, "whole"]) == 0
+    assert main(["train", "CartPole-v1", *SMALL, "--total_timesteps", "768", *words, "cut"]) == 0
+    (whole,), (cut,) = Path("whole").iterdir(), Path("cut").iterdir()
+    named = ["step_000000000512", "step_000000000640", "step_000000000768"]
+    assert sorted(path.name for path in (cut / "checkpoints").iterdir()) == named
+    assert main(["resume", str(cut / "checkpoints" / named[0]), "--num_workers", "0", "--no-progress"]) == 0
+    for file in ("metrics.jsonl", "evaluations.jsonl"):
+        assert times_left_out(read_rows(cut / file)) == times_left_out(read_rows(whole / file))
+    one, other = (load_state(run / "checkpoints" / named[-1])[0] for run in (whole, cut))
+    for state in (one, other):
+        state["collection"]["running"]["envs"].pop("ledger", None)
+    packs = pack(one), pack(other)
+    assert packs[0][1] == packs[1][1]
+    assert all(torch.equal(packs[0][0][name], packs[1][0][name]) for name in packs[0][0])
+    left = [f"{name}.left" for name in named[1:]]
+    assert {path.name for path in (cut / "checkpoints").iterdir()} == {*named, *left}
+    out, err = capsys.readouterr()
+    assert "episodes begin anew" not in out
+    assert err == ""
+
+
+def test_checkpoints_rotate_and_milestones_stay():
+    """L22, LB10: one per crossing, of which the newest two and the first at every multiple of 512 are kept."""
+    words = ["--total_timesteps", "1_408", "--checkpoint_every", "128", "--keep_last", "2", "--keep_every", "512"]
+    assert main(["train", "CartPole-v1", *SMALL, *words]) == 0
+    kept = sorted(int(path.name.removeprefix("step_")) for path in (the_run() / "checkpoints").iterdir())
+    assert kept == [512, 1024, 1280, 1408]
+    manifest = load_manifest(the_run() / "checkpoints" / "step_000000001408")
+    assert manifest["config"]["env"]["id"] == "CartPole-v1"
+    assert manifest["program"]["torch"] == torch.__version__
+
+
+def test_a_damaged_checkpoint_is_passed_over_loudly(caplog, capsys):
+    """B9: the warning names what is wrong and what is used instead; eval does the same."""
+    assert main(["train", "CartPole-v1", *SMALL, "--total_timesteps", "512", "--checkpoint_every", "128"]) == 0
+    newest = the_run() / "checkpoints" / "step_000000000512" / "tensors.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-1])
+    assert main(["eval", "--episodes", "2"]) == 0
+    assert "tensors.safetensors" in caplog.text
+    assert "it is cut off. Going on from" in caplog.text
+    assert main(["resume", "--total_timesteps", "640", "--no-progress"]) == 0
+    assert [row["step"] for row in read_rows(the_run() / "metrics.jsonl")] == list(range(128, 641, 128))
+    assert (the_run() / "checkpoints" / "step_000000000512.left").is_dir()
+    assert "step_000000000512.left is kept under this name" in capsys.readouterr().out
+
+
+def test_only_one_process_at_a_time_trains_in_a_folder(capsys):
+    """B14: the second is refused in one line; a lock that a dead process left is none."""
+    assert main(["train", "CartPole-v1", *SMALL, "--total_timesteps", "128"]) == 0
+    capsys.readouterr()
+    with RunLock(the_run()):
+        assert main(["resume", "--total_timesteps", "256"]) == 2
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n")) == ("", 1)
+        assert re.search(rf"is in use: process {os.getpid()} on .* trains there since", err)
+    dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    about = {"pid": int(dead.stdout), "started": 1, "host": platform.node()}
+    (the_run() / ".lock").write_text(json.dumps(about))
+    assert main(["resume", "--total_timesteps", "256", "--no-progress"]) == 0
+    assert not (the_run() / ".lock").exists()
+    for about in ({"pid": 1, "started": 1, "host": "elsewhere"}, {"pid": os.getppid(), "host": platform.node()}):
+        (the_run() / ".lock").write_text(json.dumps(about))
+        assert main(["resume", "--total_timesteps", "384"]) == 2
+        assert "delete" in capsys.readouterr().err
+    (the_run() / ".lock").write_text("half a li")
+    assert main(["resume", "--total_timesteps", "384", "--no-progress"]) == 0
+
+
+def test_other_environments_begin_new_episodes_and_say_so(capsys):
+    """C17."""
+    assert main(["train", "CartPole-v1", *SMALL, "--total_timesteps", "128"]) == 0
+    assert main(["resume", "--total_timesteps", "256", "--env.kwargs.sutton_barto_reward", "true"]) == 0
+    assert "episodes begin anew: the environments are others than before" in capsys.readouterr().out
+    assert main(["resume", "--total_timesteps", "384", "--num_envs", "3"]) == 0
+    assert "episodes begin anew: there were 2 rows, and now are 3" in capsys.readouterr().out

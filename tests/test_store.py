@@ -309,7 +309,7 @@ def test_replacing_is_one_step(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("twostep.checkpoint._write_synced", full)
+    monkeypatch.setattr("twostep.checkpoint.files._write_synced", full)
     with pytest.raises(CheckpointError, match="No space left"):
         store.save("one", small(1))
     monkeypatch.undo()

@@ -15,6 +15,10 @@ class EnvError(TwostepError, ValueError):
     """An environment that breaks its contract."""
 
 
+class StateError(EnvError):
+    """An environment whose state cannot be kept, or not be taken up."""
+
+
 class RolloutError(TwostepError, ValueError):
     """Experience that cannot be stored, joined, read or learned from."""
 

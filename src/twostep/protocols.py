@@ -97,7 +97,10 @@ class Step:
 
 
 class RowEnv(Protocol):
-    """Many environments stepped as one. `vector/` and `tensors.py` adapt every other kind to this."""
+    """Many environments stepped as one. `vector/` and `tensors.py` adapt every other kind to this.
+
+    One that is `Stateful`, too, lets a resumed run go on in the middle of its episodes; without that they begin anew.
+    """
 
     num_rows: int
     observation_space: Any
@@ -120,10 +123,14 @@ class RowEnv(Protocol):
 
 @runtime_checkable
 class Stateful(Protocol):
-    """Anything that a checkpoint must hold."""
+    """Anything that a checkpoint must hold: also an environment, or a vector of them, that can go on mid-episode.
+
+    An environment has been reset before its `load_state_dict` is called, and raises `StateError` where it has no state
+    to give. Its `np_random` is kept for it.
+    """
 
     def state_dict(self) -> dict[str, Any]:
-        """Return plain containers, numbers, strings and tensors."""
+        """Return plain containers, numbers, strings, tensors and arrays, none of which changes later."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

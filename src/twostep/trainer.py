@@ -7,25 +7,26 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from twostep.checkpoint import generator_state, load_state, restore_generator, save_state
+from twostep.checkpoint import load_state, save_state
 from twostep.collect.collector import RolloutCollector
 from twostep.collect.tasks import Score
 from twostep.config import TrainingConfig, janus, resolve_ppo_settings
 from twostep.environments import adapted
-from twostep.errors import CheckpointError, ConfigError, EnvError
+from twostep.errors import ConfigError, EnvError
 from twostep.learn.losses import ppo_loss
 from twostep.learn.ppo import CustomLoss, PPOOptimizer
 from twostep.learn.replay import ReplayBuffer, Replayed
 from twostep.learn.settings import PPOConfig
 from twostep.policies.adapters import as_policy
 from twostep.protocols import Curriculum, Sink, Stateful
+from twostep.resumption import kept, take_up
 from twostep.rollout import RolloutBuffer
 from twostep.runtime import chosen_device, keep_freed_memory
 from twostep.seeds import training_seeds
@@ -326,40 +327,49 @@ class PPOTrainer:
             if self.run_dir is None:
                 raise ConfigError("There is nowhere to save: pass run_dir= to PPOTrainer or a path to save_checkpoint.")
             path = self.run_dir / "checkpoints" / f"step_{self.total_timesteps:012d}"
-        state = {
-            "policy_state_dict": self.policy.state_dict(),
-            **self.learner.state_dict(),
+        return save_state(Path(path), self.state_dict(), self.manifest())
+
+    def manifest(self) -> dict[str, Any]:
+        """Return what a checkpoint says beside the state: how the policy is built, and how far it has come."""
+        about = {"agent_step": self.total_timesteps, "epoch": self.n_updates, "score": mean(self.episode_rewards)}
+        return {"policy": described(self.policy, about)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that the rest of the training depends on, running episodes included where they can tell."""
+        return {
+            **kept(self.learner, self._own_collector, self.companions),
             "total_timesteps": self.total_timesteps,
             "n_updates": self.n_updates,
             "episodes": self.n_episodes,
             "episode_rewards": list(self.episode_rewards),
             "episode_lengths": list(self.episode_lengths),
-            "config": asdict(self.config),
-            "companions": {name: companion.state_dict() for name, companion in self.companions.items()},
-            "rng": {"collect": None if self.env is None else generator_state(self._collector(self.env).generator)},
         }
-        about = {"agent_step": self.total_timesteps, "epoch": self.n_updates, "score": mean(self.episode_rewards)}
-        return save_state(Path(path), state, {"policy": described(self.policy, about)})
 
-    def load_checkpoint(self, path: str | Path) -> None:
-        """Go on from a checkpoint: the same weights, optimizer, normalisers, counters and random states.
+    def load_checkpoint(self, path: str | Path, *, same_episodes: bool = True) -> None:
+        """Go on from a checkpoint as if training had never stopped: see `load_state_dict`."""
+        self.load_state_dict(load_state(Path(path))[0], same_episodes=same_episodes)
 
-        Environments start anew.
+    def load_state_dict(self, state: Mapping[str, Any], *, same_episodes: bool = True) -> None:
+        """Go on from where `state_dict` was taken, bit for bit on a CPU.
+
+        Environments go on in the middle of their episodes, in this process or in workers. Where their state could not
+        be kept, where their number is another, or without `same_episodes`, they begin new ones, from seeds that follow
+        from the state; `restart_reason` tells. Other settings and another device are fine, another optimizer is not.
         """
-        state, _ = load_state(Path(path))
-        self.policy.load_state_dict(state["policy_state_dict"])
-        self.learner.load_state_dict(state)
+        take_up(state, self.learner, self._own_collector, self.companions, same_episodes=same_episodes)
         self.total_timesteps, self.n_updates = state["total_timesteps"], state["n_updates"]
         self.n_episodes = state["episodes"]
         self.episode_rewards = deque(state["episode_rewards"], maxlen=RECENT_EPISODES)
         self.episode_lengths = deque(state["episode_lengths"], maxlen=RECENT_EPISODES)
-        for name, companion in self.companions.items():
-            companion.load_state_dict(_companion_state(state, name, path))
-        self.policy.version += 1
-        if self.env is not None and state["rng"]["collect"] is not None:
-            collector = self._collector(self.env)
-            collector.reset()
-            restore_generator(collector.generator, state["rng"]["collect"])
+
+    @property
+    def restart_reason(self) -> str:
+        """Why episodes could not be kept when the state was last kept or taken up; empty where they could."""
+        return "" if self._own_collector is None else self._own_collector.restart_reason
+
+    @property
+    def _own_collector(self) -> RolloutCollector | None:
+        return None if self.env is None else self._collector(self.env)
 
 
 def _action_space(env: Any) -> Any:
@@ -369,16 +379,6 @@ def _action_space(env: Any) -> Any:
         if space is not None and not inspect.ismethod(space):  # many agents have a method that tells each one's
             return space
     return None if env is None else adapted(env).action_space
-
-
-def _companion_state(state: Mapping[str, Any], name: str, path: str | Path) -> dict[str, Any]:
-    kept = state.get("companions", {})
-    if name not in kept:
-        raise CheckpointError(
-            f"{path} holds no {name!r}, which this trainer has among its companions. Load a checkpoint of a run that "
-            "had it, or take it out of trainer.companions."
-        )
-    return kept[name]
 
 
 def _append(history: dict[str, list[float]], metrics: Mapping[str, float]) -> None:

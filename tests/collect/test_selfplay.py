@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from twostep import AgentConfig, ConfigError, EnvError, League, PPOTrainer, SelfPlay, make_policy
+from twostep.checkpoint import pack
 from twostep.collect.collector import RolloutCollector
 from twostep.collect.league import HEURISTIC
 from twostep.collect.selfplay import won_or_drawn
@@ -484,3 +486,36 @@ def test_another_scripted_player_can_be_given():
     group.reset(0)
     group.step(np.array([90, 91]))
     assert env.actions[-1].tolist() == [90, 1, 91, 3, 4]
+
+
+def test_matches_go_on_from_a_checkpoint_also_against_a_copy_that_has_left(tmp_path):
+    """C16, E34: opponents, their memory, results and random numbers are those of the run that never stopped."""
+
+    def made(seed):
+        rows = SkirmishRows(EnvConfig(team=("light", "heavy"), max_seconds=20), 3, seed=seed, agent_ids="*")
+        policy = make_policy(rows, AgentConfig(hidden_size=8, memory="gru", memory_size=4), seed=seed)
+        league = League(policy, size=1, heuristic_share=0.0)
+        arena = SelfPlay(rows, league, seed=seed)
+        settings = {"rollout_steps": 16, "bptt_length": 4, "update_epochs": 1, "device": "cpu", "lr": 1e-2}
+        trainer = PPOTrainer(policy, arena, seed=seed, **settings)
+        trainer.companions["league"] = league
+        return trainer, league, arena
+
+    trainer, league, arena = made(1)
+    league.add(name="first")
+    trainer.learn(trainer.collect_rollouts(16))
+    league.add(name="second")  # takes the place of the first, against whom all matches still go on
+    trainer.learn(trainer.collect_rollouts(16))
+    assert {member.name for member in arena.opponents} == {"first"}
+    trainer.save_checkpoint(tmp_path / "cut")
+    again, _, other_arena = made(2)
+    again.load_checkpoint(tmp_path / "cut")
+    assert not again.restart_reason
+    assert {member.name for member in other_arena.opponents} == {"first"}
+    for one in (trainer, again):
+        for _ in range(6):
+            one.learn(one.collect_rollouts(16))
+    assert "second" in {member.name for member in arena.opponents}, "new matches have begun"
+    packs = [pack(one.state_dict()) for one in (trainer, again)]
+    assert json.dumps(packs[0][1]) == json.dumps(packs[1][1])
+    assert all(torch.equal(packs[0][0][name], packs[1][0][name]) for name in packs[0][0])

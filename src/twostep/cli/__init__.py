@@ -1,8 +1,8 @@
 """The command `twostep`: train an agent, look at what it learned.
 
 Nothing here imports torch before the input is known to be right, so help and complaints come at once. Exit codes:
-0 done, 1 training failed, 2 wrong input, 130 stopped by Ctrl-C, 143 stopped by SIGTERM (both after saving what was
-learned).
+0 done, 1 training failed, 2 wrong input, 128 and its number where a signal stopped a run: 130 for Ctrl-C, 143 for
+SIGTERM, 138 for SIGUSR1, 129 for SIGHUP.
 """
 
 from __future__ import annotations

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 from twostep.cli.discoveries import SYMBOLIC, best_in, in_words, read_discoveries
 from twostep.cli.evaluations import SKIRMISH
 from twostep.cli.options import EvaluationRequest
-from twostep.cli.runs import CHECKPOINT, CONFIG_FILE, find_run
-from twostep.cli.training import build
+from twostep.cli.runs import CONFIG_FILE, find_run, require_checkpoint
+from twostep.cli.training import build, load_newest
 from twostep.config import TrainingConfig
-from twostep.errors import ConfigError
 
 if TYPE_CHECKING:
     from twostep.protocols import RowEnv
@@ -23,8 +22,7 @@ def run_evaluation(request: EvaluationRequest) -> int:
     """Evaluate a run's agent and print how it did; return the exit code."""
     folder = find_run(request.run)
     config = TrainingConfig.from_yaml(folder / CONFIG_FILE)
-    if not (folder / CHECKPOINT).is_dir():
-        raise ConfigError(f"{folder} has no {CHECKPOINT}: it was stopped before one was saved. Train again.")
+    require_checkpoint(folder)
     config = replace(
         config,
         seed=config.seed + 1 if request.seed is None else request.seed,
@@ -34,7 +32,7 @@ def run_evaluation(request: EvaluationRequest) -> int:
     plays_matches = config.env.id == SKIRMISH
     env, trainer = build(config, num_envs=1 if plays_matches else min(config.env.num_envs, episodes))
     try:
-        trainer.load_checkpoint(folder / CHECKPOINT)
+        load_newest(trainer, folder)
         play = _matches if plays_matches else _episodes
         what, table = play(config, env, trainer, episodes, deterministic=not request.sample)
         if config.env.id == SYMBOLIC:

@@ -32,18 +32,20 @@ Examples:
   twostep eval runs
   twostep play runs
 
-Exit codes: 0 done, 1 training failed, 2 wrong input, 130 stopped by Ctrl-C, 143 stopped by SIGTERM;
-when stopped, what was learned is saved first."""
+Exit codes: 0 done, 1 training failed, 2 wrong input; stopped by Ctrl-C 130, SIGTERM 143, SIGUSR1 138, SIGHUP 129.
+A signal lets the update be finished and saved first; a second one stops at once."""
 
 RESUME_HELP = """\
-twostep resume [RUN] [--option value ...]
+twostep resume [RUN_OR_CHECKPOINT] [--option value ...]
 
-  RUN                   a run's folder, or a folder of runs, of which the newest is taken [runs]
+  RUN_OR_CHECKPOINT     a run's folder, or a folder of runs, of which the newest is taken; or one of the checkpoints in
+                        a run's folder [runs]
   --total_timesteps N   where to stop, counted from the run's beginning [as configured]
 
-Goes on in the run's folder from its checkpoint: weights, optimizer, normalisers, counters and random states are those
-of the moment it was saved; environments begin new episodes. Other options of 'twostep train' change the run's settings
-from here on; those that shape the network cannot change."""
+Goes on in the run's folder as if it had never stopped: on a CPU every number is the same, bit for bit. Environments go
+on in the middle of their episodes, or begin new ones where their state cannot be kept, which is said. Other options of
+'twostep train' change the run from here on; agent, seed, environment and kind of optimizer cannot change. Another
+--num_workers or --device changes nothing else; another --num_envs or --env.kwargs begins new episodes."""
 
 EVAL_HELP = """\
 twostep eval [RUN] [--episodes N] [--sample] [--seed N] [--device NAME]

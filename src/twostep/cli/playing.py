@@ -15,8 +15,8 @@ from PIL import Image
 
 from twostep.cli.evaluations import REPLAYS, SKIRMISH
 from twostep.cli.options import PlayRequest, UsageError
-from twostep.cli.runs import CHECKPOINT, CONFIG_FILE, find_run
-from twostep.cli.training import build
+from twostep.cli.runs import CONFIG_FILE, find_run, require_checkpoint
+from twostep.cli.training import build, load_newest
 from twostep.config import TrainingConfig
 from twostep.config.environments import make_configured
 from twostep.errors import ConfigError
@@ -46,8 +46,7 @@ def run_play(request: PlayRequest) -> int:
     if found and request.seed is None and request.episodes is None:
         _show(read_replay(found[-1]), found[-1], request, folder)
         return 0
-    if not (folder / CHECKPOINT).is_dir():
-        raise ConfigError(f"{folder} has no {CHECKPOINT}: it was stopped before one was saved. Train again.")
+    require_checkpoint(folder)
     seed = config.seed + 1 if request.seed is None else request.seed
     config = replace(config, seed=seed, device=request.device or config.device)
     play = _play_match if config.env.id == SKIRMISH else _film
@@ -75,7 +74,7 @@ def _play_match(config: TrainingConfig, folder: Path, request: PlayRequest) -> N
 
     env, trainer = build(config, num_envs=1)
     try:
-        trainer.load_checkpoint(folder / CHECKPOINT)
+        load_newest(trainer, folder)
         episodes = request.episodes or 1
         seeds = [config.seed + number for number in range(episodes)]
         rules = EnvConfig.from_dict(config.env.kwargs)
@@ -99,7 +98,7 @@ def _film(config: TrainingConfig, folder: Path, request: PlayRequest) -> None:
     rendered = _drawing(config)
     env, trainer = build(rendered, num_envs=1)
     try:
-        trainer.load_checkpoint(folder / CHECKPOINT)
+        load_newest(trainer, folder)
         film = _Film(env, trainer.policy, request.episodes or 1, config.seed)
         target = Path(request.out or folder) / f"episode_seed_{config.seed}.gif"
         path = write_film(film.pictures(), target, film.fps)

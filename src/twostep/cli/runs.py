@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from datetime import datetime
 from pathlib import Path
@@ -14,8 +15,9 @@ CONFIG_FILE = "config.yaml"
 METRICS_FILE = "metrics.jsonl"
 CSV_FILE = "metrics.csv"
 CURVE_FILE = "learning_curve.png"
-CHECKPOINT = "checkpoint"
+CHECKPOINTS = "checkpoints"
 ROLLOUTS = "rollouts"
+_CHECKPOINT = re.compile(r"step_(\d+)")
 
 
 def make_run_folder(config: TrainingConfig, command: str) -> Path:
@@ -36,6 +38,24 @@ def make_run_folder(config: TrainingConfig, command: str) -> Path:
         config.save_yaml(folder / CONFIG_FILE, command)
         return folder
     raise ConfigError(f"{parent} holds a thousand runs of this second: choose another folder with --run_dir.")
+
+
+def require_checkpoint(folder: Path) -> None:
+    """Refuse the folder of a run that saved nothing yet."""
+    names = os.listdir(folder / CHECKPOINTS) if (folder / CHECKPOINTS).is_dir() else []
+    if not any(_CHECKPOINT.search(name) for name in names):
+        raise ConfigError(f"{folder} holds no checkpoint: it was stopped before one was saved. Train again.")
+
+
+def find_checkpoint(where: str) -> tuple[Path, int | None]:
+    """Return the run's folder and the step that `where` names: a checkpoint in it, or a run, as `find_run` finds it."""
+    path = Path(where)
+    named = _CHECKPOINT.fullmatch(path.name)
+    if named and path.is_dir() and (path.parent.parent / CONFIG_FILE).is_file():
+        return path.parent.parent, int(named[1])
+    folder = find_run(where)
+    require_checkpoint(folder)
+    return folder, None
 
 
 def find_run(where: str) -> Path:

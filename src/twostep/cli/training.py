@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import logging
-import signal
-import threading
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from twostep.cli.discoveries import SYMBOLIC, in_words, keep_discoveries
 from twostep.cli.evaluations import BEST, EVALUATIONS_FILE, LEAGUE, REPLAYS, Evaluations
+from twostep.cli.locking import RunLock
 from twostep.cli.runs import (
-    CHECKPOINT,
+    CHECKPOINTS,
     CONFIG_FILE,
     CSV_FILE,
     CURVE_FILE,
     METRICS_FILE,
     ROLLOUTS,
-    find_run,
+    find_checkpoint,
     make_run_folder,
 )
+from twostep.cli.stopping import Stopping
 from twostep.config import TrainingConfig, shipped_config
 from twostep.curriculum import make_curriculum
-from twostep.errors import ConfigError, TwostepError
+from twostep.errors import CheckpointError, ConfigError, TwostepError
 from twostep.every import Every
 from twostep.protocols import RowEnv, Sink
 from twostep.stats.console import Progress, duration, number
@@ -35,6 +34,7 @@ from twostep.stats.sinks import CsvSink, JsonLinesSink, TensorBoardSink, WandbSi
 from twostep.values import show
 
 if TYPE_CHECKING:
+    from twostep.checkpoint import TrainingCheckpointer
     from twostep.collect.league import League
     from twostep.learn.replay import ReplayBuffer
     from twostep.trainer import PPOTrainer
@@ -42,7 +42,11 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("twostep.cli")
 
 EPISODES_TO_BE_SOLVED = 100
-INTERRUPTED, TERMINATED = 130, 143
+INTERRUPTED = 130
+_FIXED = ("env.id", "seed", "ppo.optimizer", "ppo.weight_decay", "ppo.adam_eps")
+"""What the rest of a run cannot do without, beside the network."""
+_SAME_EPISODES = ("env.num_envs", "env.num_workers")
+"""What of the environments may change without making others of them."""
 OWN_TEAM = "blue_*"
 """Who learns in self-play, unless `env.agent_ids` says it."""
 
@@ -59,41 +63,87 @@ def load_config(task: str, changes: dict[str, Any]) -> TrainingConfig:
     return shipped_config(task, changes) or TrainingConfig.from_dict({"env": {"id": task}}, changes)
 
 
-def run_training(config: TrainingConfig, going_on: Path | None = None) -> int:
+class GoingOn(NamedTuple):
+    """Where a run goes on."""
+
+    folder: Path
+    step: int | None = None
+    """From the checkpoint of this step; None from the newest that is whole."""
+    same_episodes: bool = True
+    """Whether environments go on in the middle of their episodes, where their state could be kept."""
+
+
+def run_training(config: TrainingConfig, going_on: GoingOn | None = None) -> int:
     """Train, save and report, in a new folder or in that of a run that goes on; return the exit code."""
     started = time.monotonic()
+    if going_on is not None:
+        with RunLock(going_on.folder):
+            return _train_in(going_on.folder, *build(config), config, started, going_on)
     env, trainer = build(config)
     try:
-        heading = "Every setting of this run, which 'twostep train' with this file repeats."
-        folder = going_on or make_run_folder(config, heading)
+        folder = make_run_folder(config, "Every setting of this run, which 'twostep train' with this file repeats.")
+    except BaseException:
+        env.close()
+        raise
+    with RunLock(folder):
+        return _train_in(folder, env, trainer, config, started)
+
+
+def _train_in(
+    folder: Path,
+    env: RowEnv,
+    trainer: PPOTrainer,
+    config: TrainingConfig,
+    started: float,
+    going_on: GoingOn | None = None,
+) -> int:
+    try:
         if config.replay.kept:
             trainer.use_replay(_replay(config, folder))
         if going_on is not None:
-            trainer.load_checkpoint(folder / CHECKPOINT)
+            _go_on(trainer, going_on)
             config.save_yaml(folder / CONFIG_FILE, "Every setting of this run, as it went on last.")
         run = _Run(config, trainer, folder)
-        with _sigterm_as_interrupt() as signals, run.progress:
-            failure = run.train()
+        with Stopping() as stopping, run.progress:
+            failure = run.train(stopping)
         run.report(time.monotonic() - started, failure)
     finally:
         env.close()
     if failure is not None:
         return 1
-    if trainer.interrupted:
-        return TERMINATED if signals else INTERRUPTED
-    return 0
+    return INTERRUPTED if trainer.interrupted else stopping.exit_code
+
+
+def _go_on(trainer: PPOTrainer, going_on: GoingOn) -> None:
+    checkpointer = _checkpointer(going_on.folder)
+    loaded = checkpointer.load(going_on.step)
+    trainer.load_state_dict(loaded.state, same_episodes=going_on.same_episodes)
+    if trainer.restart_reason:
+        print(f"twostep: episodes begin anew: {trainer.restart_reason}")
+    for left in checkpointer.leave_later(trainer.total_timesteps):
+        print(f"twostep: {left} is kept under this name; the run goes on from {loaded.path.name}.")
+
+
+def load_newest(trainer: PPOTrainer, folder: Path) -> None:
+    """Give a trainer what a run learned, from its newest checkpoint that is whole."""
+    trainer.load_state_dict(_checkpointer(folder).load().state, same_episodes=False)
+
+
+def _checkpointer(folder: Path, **settings: Any) -> TrainingCheckpointer:
+    from twostep.checkpoint import TrainingCheckpointer
+
+    return TrainingCheckpointer(folder / CHECKPOINTS, **settings)
 
 
 def resume_training(where: str, changes: dict[str, Any]) -> int:
-    """Go on with a run from its checkpoint, with its settings or changed ones; return the exit code."""
-    folder = find_run(where)
-    fixed = next((name for name in changes if name.startswith("agent.") or name == "env.id"), None)
+    """Go on with a run from its newest checkpoint, or from the one named; return the exit code."""
+    folder, step = find_checkpoint(where)
+    fixed = next((name for name in changes if name.startswith("agent.") or name in _FIXED), None)
     if fixed is not None:
         raise ConfigError(f"{fixed} cannot change in the middle of a run: leave it out, or begin with 'twostep train'.")
     config = TrainingConfig.from_yaml(folder / CONFIG_FILE, changes)
-    if not (folder / CHECKPOINT).is_dir():
-        raise ConfigError(f"{folder} has no {CHECKPOINT}: it was stopped before one was saved. Train again.")
-    return run_training(config, folder)
+    others = any(name.startswith("env.") and name not in _SAME_EPISODES for name in changes)
+    return run_training(config, GoingOn(folder, step, same_episodes=not others))
 
 
 def build(config: TrainingConfig, num_envs: int | None = None) -> tuple[RowEnv, PPOTrainer]:
@@ -169,10 +219,13 @@ class _Run:
         self.evaluations = Evaluations(config, folder, trainer.total_timesteps)
         intervals = (config.trainer.eval_every, config.self_play.snapshot_every, config.trainer.checkpoint_every)
         self._evaluating, self._copying, self._saving = (Every(steps, trainer.total_timesteps) for steps in intervals)
-        self._could_not_save = False
+        keeping = {"keep_last": config.trainer.keep_last, "keep_every": config.trainer.keep_every}
+        self.checkpointer = _checkpointer(folder, **keeping, config=config.to_dict())
+        self._stopping = Stopping()
 
-    def train(self) -> TwostepError | None:
-        """Train to the end and save, or until something of the user's stops it, which is returned."""
+    def train(self, stopping: Stopping) -> TwostepError | None:
+        """Train to the end or until a signal stops it, and save; return what of the user's made it fail."""
+        self._stopping = stopping
         settings = self.config.trainer
         try:
             self.trainer.train(
@@ -181,7 +234,7 @@ class _Run:
                 callback=self._after_update,
                 sinks=self._sinks(),
             )
-            self.trainer.save_checkpoint(self.folder / CHECKPOINT)
+            self._save(self.checkpointer.save)
         except TwostepError as error:
             return error
         finally:
@@ -197,8 +250,8 @@ class _Run:
         if self.config.env.id == SYMBOLIC:
             print(in_words(keep_discoveries(self.folder, self.trainer.env), "the best expression that was written:"))
         print(f"  {self.folder}")
-        if (self.folder / CHECKPOINT).is_dir():
-            print(f"    {CHECKPOINT:20} the agent, and all that is needed to go on")
+        if (self.folder / CHECKPOINTS).is_dir():
+            print(f"    {CHECKPOINTS:20} the agent, and all that is needed to go on")
         if (self.folder / BEST).is_dir():
             print(f"    {BEST:20} the agent that did best in evaluation: {self.evaluations.words()}")
         if (self.folder / REPLAYS).is_dir():
@@ -221,7 +274,7 @@ class _Run:
             how = f"solved ({settings.solved_at:g})"
         elif failure is not None:
             how = "failed"
-        elif trainer.interrupted:
+        elif trainer.interrupted or self._stopping.received is not None:
             how = "stopped"
         result = "no episode has ended yet"
         if rewards:
@@ -235,24 +288,24 @@ class _Run:
         step = trainer.total_timesteps
         if self._evaluating.due(step):
             if self.evaluations.run(trainer):
-                self._save_on_the_way(BEST)
+                self._save_best()
             self.progress.note(self.evaluations.words())
         if self._copying.due(step):
             cast("League", trainer.companions[LEAGUE]).add(name=f"step_{step}")
         if self._saving.due(step):
-            self._save_on_the_way(CHECKPOINT)
+            self._save(self.checkpointer.try_save)
         enough = metrics["episodes"] >= EPISODES_TO_BE_SOLVED
         self.solved = settings.solved_at is not None and enough and metrics["mean_reward"] >= settings.solved_at
-        return not self.solved
+        return not self.solved and self._stopping.received is None
 
-    def _save_on_the_way(self, name: str) -> None:
-        """Save, or say once why not: training goes on, and what was saved before is intact."""
+    def _save(self, save: Callable[..., Path | None]) -> None:
+        save(self.trainer.total_timesteps, self.trainer.state_dict(), self.trainer.manifest())
+
+    def _save_best(self) -> None:
         try:
-            self.trainer.save_checkpoint(self.folder / name)
-        except TwostepError as error:
-            if not self._could_not_save:
-                _LOG.warning("training goes on without this checkpoint: %s", error)
-            self._could_not_save = True
+            self.trainer.save_checkpoint(self.folder / BEST)
+        except CheckpointError as error:
+            _LOG.warning("The best agent could not be saved: %s", error)
 
     def _sinks(self) -> list[Sink]:
         last = self.trainer.total_timesteps
@@ -295,22 +348,3 @@ class _Silence:
 
     def note(self, words: str) -> None:
         """Take in a remark."""
-
-
-@contextmanager
-def _sigterm_as_interrupt() -> Generator[list[int]]:
-    """Let SIGTERM stop like Ctrl-C; the list tells whether one came."""
-    received: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield received
-        return
-
-    def stop(number: int, _frame: Any) -> None:
-        received.append(number)
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield received
-    finally:
-        signal.signal(signal.SIGTERM, before)

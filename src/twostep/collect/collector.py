@@ -9,15 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from twostep.checkpoint import generator_state, restore_generator, seed_from
 from twostep.collect.acting import Actor
 from twostep.collect.episodes import EpisodeTracker
 from twostep.collect.faults import check_masks, check_numbers
 from twostep.collect.recording import Recording
 from twostep.collect.tasks import Score, TaskRows
 from twostep.environments import adapted
-from twostep.errors import RolloutError
+from twostep.errors import RolloutError, StateError
 from twostep.policies.adapters import as_policy, memory_from, memory_to
-from twostep.protocols import Curriculum, Step
+from twostep.protocols import Curriculum, RowEnv, Stateful, Step
 from twostep.rollout import RolloutBuffer
 from twostep.runtime import fast_products
 from twostep.tree import Tree, tree_items, tree_leaves, tree_map, tree_stack, tree_structure
@@ -65,6 +66,8 @@ class RolloutCollector:
         self.step: Step | None = None
         self.tracker = EpisodeTracker(self.vecenv.num_rows)
         self._row_actions: Tree = None
+        self.restart_reason = ""
+        """Why episodes had to begin anew when a state was last kept or taken up; empty where they did not."""
 
     def reset(self) -> None:
         """Start every row anew at the next collection, with empty memory."""
@@ -84,6 +87,68 @@ class RolloutCollector:
         self.step = self._stepped.reset(self.env_seed)
         self.state = self.policy.initial_state(self.vecenv.num_rows)
         self.tracker.reset()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where collection stands: random numbers, running episodes, memory, and the environments themselves.
+
+        Where these have no state to give, `restart_reason` says why, and the next rollout after loading begins new
+        episodes, from seeds that follow from this state.
+        """
+        return {"generator": generator_state(self.generator), "running": self._running()}
+
+    def _running(self) -> dict[str, Any] | None:
+        step, self.restart_reason = self.step, ""
+        if step is None:
+            return None
+        try:
+            envs = _stateful(self.vecenv).state_dict()
+        except StateError as error:
+            self.restart_reason = str(error)
+            return None
+        seen = (step.obs, step.episode_starts, step.action_masks)
+        return {
+            "envs": envs,
+            "tasks": None if self.tasks is None else self.tasks.state_dict(),
+            "seen": [tree_map(_copied, part) for part in seen],
+            "memory": tree_map(lambda leaf: leaf.detach().clone(), self.state),
+            "returns": self.tracker.returns.copy(),
+            "lengths": self.tracker.lengths.copy(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any], *, same_episodes: bool = True) -> None:
+        """Go on exactly where `state_dict` was taken; without `same_episodes`, or where rows differ, in new ones."""
+        restore_generator(self.generator, state["generator"])
+        self.reset()
+        running, self.restart_reason = state["running"], ""
+        if running is None:
+            self.restart_reason = "the checkpoint holds no running episodes"
+        elif not same_episodes:
+            self.restart_reason = "the environments are others than before"
+        elif (running["tasks"] is None) != (self.tasks is None):
+            self.restart_reason = "there is a curriculum only before or only after"
+        elif len(running["returns"]) != self.vecenv.num_rows:
+            self.restart_reason = f"there were {len(running['returns'])} rows, and now are {self.vecenv.num_rows}"
+        else:
+            try:
+                self._go_on(running)
+            except StateError as error:
+                self.restart_reason = str(error)
+        if self.restart_reason:
+            self.reset()
+            if self.env_seed is not None:
+                self.env_seed = seed_from(state["generator"]) % 2**32
+
+    def _go_on(self, running: dict[str, Any]) -> None:
+        _stateful(self.vecenv).load_state_dict(running["envs"])
+        if self.tasks is not None:
+            self.tasks.load_state_dict(running["tasks"])
+        obs, starts, masks = (tree_map(self._placed, part) for part in running["seen"])
+        self.step = Step(obs, starts, action_masks=masks)
+        self.state = tree_map(lambda leaf: leaf.to(self.device), running["memory"])
+        self.tracker.returns[:], self.tracker.lengths[:] = running["returns"], running["lengths"]
+
+    def _placed(self, leaf: Any) -> Any:
+        return leaf.to(self.device) if isinstance(leaf, Tensor) else leaf
 
     def collect(self) -> tuple[dict[str, float], int]:
         """Fill the experience and return statistics of the episodes that ended, and the number of agent steps."""
@@ -273,6 +338,16 @@ def _require_room(experience: RolloutBuffer, name: str, given: Tree) -> None:
 
 def _form(leaf: Tensor) -> str:
     return f"{str(leaf.dtype).removeprefix('torch.')} of shape {list(leaf.shape[1:])} per row"
+
+
+def _stateful(vecenv: RowEnv) -> Stateful:
+    if not isinstance(vecenv, Stateful):
+        raise StateError(f"{type(vecenv).__name__} has no state_dict() and load_state_dict(state).")
+    return vecenv
+
+
+def _copied(leaf: Any) -> Any:
+    return leaf.clone() if isinstance(leaf, Tensor) else np.array(leaf)
 
 
 def _first(leaf: Tensor) -> Tensor:

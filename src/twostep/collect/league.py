@@ -70,6 +70,15 @@ class Member:
     """A copy that never changes; None for the heuristic."""
     results: Results = field(default_factory=Results)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return a copy of somebody's weights, with a name and results."""
+        return {
+            "name": self.name,
+            "version": self.policy.version,
+            "tensors": dict(self.policy.state_dict()),
+            "results": asdict(self.results),
+        }
+
 
 class League:
     """Frozen copies of a policy and the environment's heuristic, as opponents.
@@ -162,24 +171,17 @@ class League:
         return {
             "joined": self._num_joined,
             "heuristic": asdict(self.heuristic.results),
-            "members": [
-                {
-                    "name": member.name,
-                    "version": member.policy.version,
-                    "tensors": dict(member.policy.state_dict()),
-                    "results": asdict(member.results),
-                }
-                for member in self.members
-            ],
+            "members": [member.state_dict() for member in self.members],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Have the members and results that `state_dict` told of."""
         self._num_joined = state["joined"]
         self.heuristic = Member(HEURISTIC, results=Results(**state["heuristic"]))
-        self.members = [self._restored(kept) for kept in state["members"][-self.size :]]
+        self.members = [self.restored(kept) for kept in state["members"][-self.size :]]
 
-    def _restored(self, kept: dict[str, Any]) -> Member:
+    def restored(self, kept: dict[str, Any]) -> Member:
+        """Return the copy that a member's `state_dict` told of."""
         policy = _frozen(self.policy)
         try:
             policy.load_state_dict(kept["tensors"])

@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from twostep.checkpoint import generator_state, restore_generator
 from twostep.collect.league import League, Member
-from twostep.errors import ConfigError, EnvError
+from twostep.errors import ConfigError, EnvError, StateError
 from twostep.policies.playing import choose, device_of, to_numpy
 from twostep.protocols import Step
 from twostep.tree import Tree, tree_map, tree_stack
@@ -194,6 +195,42 @@ class SelfPlay:
     def assign(self, tasks: Mapping[int, Any]) -> None:
         """Give environments, by number, what they play from their next episodes on."""
         self.env.assign(tasks)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where all matches stand, with copies of the opponents that have left the league since they began."""
+        seen = self._seen
+        if seen is None:
+            raise StateError("No match has begun, so there is no state to keep. Call reset first.")
+        members = [self.league.heuristic, *self.league.members]
+        left = [member for member in dict.fromkeys(self.opponents) if member not in members]
+        return {
+            "env": self.env.state_dict(),
+            "seen": [tree_map(np.array, part) for part in (seen.obs, seen.episode_starts, seen.action_masks)],
+            "memory": tree_map(torch.clone, self._memory),
+            "opponents": [[*members, *left].index(member) for member in self.opponents],
+            "left": [member.state_dict() for member in left],
+            "random": generator_state(self._random),
+            "generator": generator_state(self._generator),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on exactly where `state_dict` was taken, with a league that has been restored before."""
+        left = [self.league.restored(kept) for kept in state["left"]]
+        members = [self.league.heuristic, *self.league.members, *left]
+        if max(state["opponents"]) >= len(members):
+            raise StateError(
+                "The state is of matches against a league that had more members. Restore the league first."
+            )
+        self._begin(0)
+        self.env.load_state_dict(state["env"])
+        self._seen = Step(*state["seen"][:2], action_masks=state["seen"][2])
+        self._memory = tree_map(lambda leaf: leaf.to(self._device), state["memory"])
+        self.opponents = [members[at] for at in state["opponents"]]
+        for member in self._played():
+            if member.policy is not None:
+                member.policy.to(self._device)
+        restore_generator(self._random, state["random"])
+        restore_generator(self._generator, state["generator"])
 
     def call(self, name: str, *args: Any, indices: Sequence[int] | None = None) -> list[Any]:
         """Call a method of each environment, or read an attribute."""

@@ -89,6 +89,16 @@ class TaskRows:
     def _assign(self, envs: Sequence[int]) -> None:
         self.env.assign({env: self.coming[env].env_cfg() for env in envs})
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the tasks of all present and next episodes."""
+        return {name: [(task.id(), task.env_cfg()) for task in getattr(self, name)] for name in ("playing", "coming")}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Know the tasks that `state_dict` told, and tell the environments what comes; call it after theirs."""
+        for name in ("playing", "coming"):
+            setattr(self, name, [Task(task, told, self.curriculum) for task, told in state[name]])
+        self._assign(range(self.num_envs))
+
     def complete(self, episodes: Iterable[Episode]) -> None:
         """Tell the curriculum how episodes went; with many agents, the episode of each counts."""
         for episode in episodes:

@@ -69,6 +69,10 @@ class TrainerConfig:
     """Updates between rows of metrics."""
     checkpoint_every: int = 0
     """Steps between checkpoints on the way; 0 saves at the end only."""
+    keep_last: int = 3
+    """Checkpoints that are kept of the newest ones."""
+    keep_every: int = 0
+    """Steps between checkpoints that are kept for good; 0 keeps the newest only."""
     solved_at: float | None = None
     """Stop when the mean return of the last 100 episodes reaches this; none trains to the end."""
     eval_every: int = 0
@@ -79,9 +83,10 @@ class TrainerConfig:
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
         settle(self)
-        for name in ("total_timesteps", "log_interval", "eval_episodes"):
+        for name in ("total_timesteps", "log_interval", "eval_episodes", "keep_last"):
             _require(self, name, getattr(self, name) >= 1, "1 or more", "see its documentation")
         _require(self, "checkpoint_every", self.checkpoint_every >= 0, "0 or more", "0 saves at the end only")
+        _require(self, "keep_every", self.keep_every >= 0, "0 or more", "0 keeps the newest only")
         _require(self, "eval_every", self.eval_every >= 0, "0 or more", "0 evaluates never")
 
 

@@ -129,10 +129,14 @@ class PPOOptimizer:
         if config.minibatch_size != before.minibatch_size:
             self.minibatch_size = config.minibatch_size
         if (config.lr, config.desired_kl) != (before.lr, before.desired_kl):
-            self.adaptive = AdaptiveKL(config.lr, config.desired_kl)
-            self._set_lr(config.lr)
+            self.restart_schedule()
         if self._recorded is not None:
             self._recorded = Recorded(self.policy, self._recordable)  # the old one goes by the old settings
+
+    def restart_schedule(self) -> None:
+        """Begin with the learning rate that the settings name; a schedule of progress goes on from where it is."""
+        self.adaptive = AdaptiveKL(self.config.lr, self.config.desired_kl)
+        self._set_lr(self.config.lr)
 
     def revalued(self, rollout: RolloutBuffer) -> RolloutBuffer:
         """Return the rollout as the present critic values it, for experience collected long ago."""

@@ -7,7 +7,7 @@ import sys
 from twostep.errors import EnvError
 from twostep.vector.channels import unpacked
 from twostep.vector.members import Loss, Member
-from twostep.vector.worker import CALL, MAKE, MEMORY, RESET, STEP, Trouble
+from twostep.vector.worker import CALL, KEEP, MAKE, MEMORY, RESET, STEP, TAKE_UP, Trouble
 
 _DOING = {
     MAKE: "while it made its environments",
@@ -15,6 +15,8 @@ _DOING = {
     STEP: "in step",
     RESET: "in reset",
     CALL: "in a call",
+    KEEP: "while it told its state",
+    TAKE_UP: "while it took up a state",
 }
 
 

@@ -12,6 +12,7 @@ from twostep.tree import Tree, tree_map
 from twostep.vector.agents import AgentId, Opponent, neutral_action
 from twostep.vector.masks import MASK_KEY
 from twostep.vector.places import env_name, raise_at, raised_by_us
+from twostep.vector.snapshots import put, taken
 from twostep.vector.spaces import observation_memory, row_slots
 from twostep.vector.tasks import NextTasks
 
@@ -165,6 +166,33 @@ class Game:
     def is_over(self) -> bool:
         """Whether nobody is left to act for."""
         return not self._anyone_there or (self._anyone_came and not self.live)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the episode stands: the environment, who is there, and who plays the others."""
+        return {
+            "seed": self.seed,
+            "episode": self._num_episodes,
+            "steps": self._num_steps,
+            "live": [agent in self.live for agent in self.rows],
+            "ended": [at for at, agent in enumerate(self.env.possible_agents) if agent in self._ended],
+            "anyone": (self._anyone_came, self._anyone_there),
+            "game": taken(self.env),
+            "opponent": None if self.opponent is None else taken(self.opponent),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on exactly where `state_dict` was taken, after `begin`."""
+        put(self.env, state["game"])
+        if self.opponent is not None:
+            put(self.opponent, state["opponent"])
+        self.seed, self._num_episodes, self._num_steps = state["seed"], state["episode"], state["steps"]
+        self._anyone_came, self._anyone_there = state["anyone"]
+        self._ended = {self.env.possible_agents[at] for at in state["ended"]}
+        there = dict(zip(self.rows, state["live"], strict=True))
+        self.live = {agent: row for agent, row in self.rows.items() if there[agent]}
+        for agent, row in self.rows.items():
+            if agent not in self.live:
+                self._memory.blank(row)
 
     def _require_agents(self) -> None:
         if len(self.env.possible_agents) != self._num_agents:

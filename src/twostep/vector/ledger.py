@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -65,6 +65,18 @@ class Ledger:
         self.seeds[part] = [int(state[0] >> 1) for state in states]
         return self.seeds[part]
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return seeds, episodes and what environments were told, as far as that is plain data."""
+        steps = [self._num_steps - began for began in self._began]
+        calls = [(env, name, args) for (env, name), args in self.calls.items() if _is_plain(args)]
+        return {"seeds": list(self.seeds), "episodes": list(self._episodes), "steps": steps, "calls": calls}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Know what `state_dict` told."""
+        self.seeds, self._episodes = list(state["seeds"]), list(state["episodes"])
+        self._began = [self._num_steps - steps for steps in state["steps"]]
+        self.calls = {(env, name): tuple(args) for env, name, args in state["calls"]}
+
     def place(self, env: int, call: str) -> str:
         """Say where in the run an environment is, in `step` or in `reset`."""
         rows_per_env = len(self._rows.rewards) // len(self.seeds)
@@ -77,3 +89,9 @@ class Ledger:
         return (
             f"env {env} (seed {self.seeds[env]}), episode {self._episodes[env]}, step {steps} of it, in {call}({given})"
         )
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, cast("list[Any]", value)))
+    return value is None or isinstance(value, (bool, int, float, str))

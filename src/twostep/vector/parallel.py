@@ -22,6 +22,7 @@ from twostep.vector.checker import check_env
 from twostep.vector.games import Game, GameRows
 from twostep.vector.masks import MASK_KEY, MaskMemory
 from twostep.vector.places import env_name
+from twostep.vector.snapshots import require_begun, states_of
 from twostep.vector.sources import close_all, is_single_env, require_distinct
 from twostep.vector.spaces import action_splitter, require_supported_space, resets
 from twostep.vector.tasks import NextTasks
@@ -162,6 +163,18 @@ class AgentsVectorEnv:
         envs = self.envs if indices is None else [self.envs[index] for index in indices]
         found = [_attribute(env, name) for env in envs]
         return [value(*args) if callable(value) else value for value in found]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where every environment stands in its episode; `twostep.vector.snapshots` says which ones can tell."""
+        require_begun(self._has_begun)
+        return {"envs": [game.state_dict() for game in self._games]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on exactly where `state_dict` was taken, here or in worker processes."""
+        kept = states_of(state, self.num_envs, "game")
+        self.reset([one["seed"] or 0 for one in kept])
+        for game, one in zip(self._games, kept, strict=True):
+            game.load_state_dict(one)
 
     def close(self) -> None:
         """Close every environment, even where one of them raises."""

@@ -9,7 +9,7 @@ from typing import Any, cast, overload
 
 import numpy as np
 
-from twostep.errors import EnvError
+from twostep.errors import EnvError, StateError
 from twostep.protocols import Step
 from twostep.tree import Tree, tree_leaves, tree_map
 from twostep.vector.agents import AgentId, OpponentMaker
@@ -23,9 +23,10 @@ from twostep.vector.named import NamedReset, Names
 from twostep.vector.parts import env_sources, first_envs, one_kind, own_seed, require_limits
 from twostep.vector.recovery import Recovery
 from twostep.vector.shared import ActionWriter, SharedRows, bytes_needed, mapped
+from twostep.vector.snapshots import require_begun, states_of
 from twostep.vector.spaces import resets
 from twostep.vector.tasks import require_envs
-from twostep.vector.worker import ABSENT, CALL, ENDED, MASKED, RESET, STEP, Made, Setup, Trouble
+from twostep.vector.worker import ABSENT, CALL, ENDED, KEEP, MASKED, RESET, STEP, TAKE_UP, Made, Setup, Trouble
 
 
 class VectorEnv:
@@ -278,6 +279,35 @@ class VectorEnv:
             told = {loss.member: told[loss.member] for loss in losses}
         self._ledger.calls |= {(env, name): args for env, value in results.items() if args and value is None}
         return [results[env] for env in chosen]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where every environment stands in its episode; `twostep.vector.snapshots` says which ones can tell."""
+        self._require_open()
+        require_begun(self._is_running)
+        self._crew.settle(self._step_timeout)
+        answers, losses = self._crew.ask(dict.fromkeys(self._crew.members, Frame(KEEP)), self._step_timeout)
+        self._recovery.replace(losses)
+        if any(member.was_replaced for member in self._crew.members):
+            raise StateError("A worker has just failed, so there is no whole state to keep. Ask after the next step.")
+        found: list[Any] = [unpacked(answers[member].message) for member in self._crew.members]
+        for member, part in zip(self._crew.members, found, strict=True):
+            if isinstance(part, Trouble):
+                raise StateError(f"{worker_name(member)}: {part.summary.partition(': ')[2]}")
+        return {"envs": [one for part in found for one in part["envs"]], "ledger": self._ledger.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on exactly where `state_dict` was taken, here or in one process; for `step` with rows of actions."""
+        kept = states_of(state, self.num_envs)
+        self.reset()
+        told: dict[Member, Frame] = {}
+        for member in self._crew.members:
+            part = {"envs": kept[member.first_env : member.first_env + member.num_envs]}
+            told[member] = Frame(TAKE_UP, packed_for_worker(part, "The state"))
+        self._is_running = False
+        self._raise_any(self._crew.ask(told, self._step_timeout)[1])
+        self._is_running = True
+        if "ledger" in state:
+            self._ledger.load_state_dict(state["ledger"])
 
     def _parts(self, envs: Sequence[int] | Mapping[int, Any]) -> dict[Member, list[int]]:
         """Return which workers have some of these environments, and which these are, counted within each."""

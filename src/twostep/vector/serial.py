@@ -18,6 +18,7 @@ from twostep.vector.checker import check_env
 from twostep.vector.checks import described
 from twostep.vector.masks import mask_reader
 from twostep.vector.places import env_name, raise_at, raised_by_us
+from twostep.vector.snapshots import put, require_begun, states_of, taken
 from twostep.vector.sources import close_all, is_single_env, require_distinct
 from twostep.vector.spaces import (
     action_splitter,
@@ -232,6 +233,26 @@ class SerialVectorEnv:
         envs = self.envs if indices is None else [self.envs[index] for index in indices]
         found = [_attribute(env, name) for env in envs]
         return [value(*args) if callable(value) else value for value in found]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where every environment stands in its episode; `twostep.vector.snapshots` says which ones can tell."""
+        require_begun(bool(self._seeds))
+        return {"envs": [self._state_of(row, env) for row, env in enumerate(self.envs)]}
+
+    def _state_of(self, row: int, env: Any) -> dict[str, Any]:
+        steps = self._num_steps - self._episode_began[row]
+        return {"seed": self._seeds[row], "episode": self._episodes[row], "steps": steps, "single": taken(env)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on exactly where `state_dict` was taken, here or in worker processes."""
+        kept = states_of(state, self.num_envs, "single")
+        self.reset([one["seed"] or 0 for one in kept])
+        for row, (env, one) in enumerate(zip(self.envs, kept, strict=True)):
+            put(env, one["single"])
+            self._seeds[row], self._episodes[row] = one["seed"], one["episode"]
+            self._episode_began[row] = self._num_steps - one["steps"]
+            self._deadlines[row] = self._episode_began[row] + self._limits[row]
+        self._next_deadline = min(self._deadlines)
 
     def close(self) -> None:
         """Close every environment, even where one of them raises."""

@@ -11,6 +11,8 @@ this order and never unasked:
 | `STEP`; actions are in shared memory | tasks to assign, if any | `DONE` + what is there | infos of ended episodes |
 | `RESET` | `(seed, indices)` as `RowEnv` groups take them, and tasks to assign before | `DONE` + what is there | |
 | `CALL` | `(name, args, indices)` | `DONE` | list of results, or the `Trouble` that the call raised |
+| `KEEP` | | `DONE` | `state_dict()` of its group, or the `Trouble` that this raised |
+| `TAKE_UP` | what `KEEP` answered | `DONE` | |
 | `CLOSE` | | none: it closes the environments and exits | |
 
 What `STEP` and `RESET` find goes into shared memory; the bits added to `DONE` say what the parent must look at there:
@@ -38,7 +40,7 @@ from twostep.vector.groups import make_group
 from twostep.vector.places import count_envs_from
 from twostep.vector.shared import SharedRows, mapped
 
-MAKE, MEMORY, STEP, RESET, CALL, CLOSE = range(1, 7)
+MAKE, MEMORY, STEP, RESET, CALL, KEEP, TAKE_UP, CLOSE = range(1, 9)
 DONE, ENDED, ABSENT, MASKED, RAISED = 0, 1, 2, 4, 64
 
 
@@ -101,6 +103,14 @@ class Group(Protocol):
         """Call a method of environments."""
         ...
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return where every environment stands."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken."""
+        ...
+
     def close(self) -> None:
         """Close the environments."""
         ...
@@ -121,6 +131,8 @@ class Worker:
             STEP: self._step,
             RESET: self._reset,
             CALL: self._call,
+            KEEP: self._keep,
+            TAKE_UP: self._take_up,
         }
 
     def run(self) -> None:
@@ -211,6 +223,17 @@ class Worker:
             return DONE, packed_for_parent(self.group.call(name, *args, indices=indices), f"What {name} returned")
         except Exception as error:
             return DONE, _trouble(error)
+
+    def _keep(self, _: bytes) -> tuple[int, bytes]:
+        try:
+            return DONE, packed_for_parent(self.group.state_dict(), "The state of the environments")
+        except Exception as error:
+            return DONE, _trouble(error)
+
+    def _take_up(self, message: bytes) -> tuple[int, None]:
+        self.group.load_state_dict(unpacked(message))
+        self.rows.working_on[0] = -1
+        return DONE, None
 
 
 def _group(setup: Setup) -> Group:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from gymnasium import spaces
 
-from twostep.errors import EnvError
+from twostep.errors import EnvError, StateError
 from twostep.worlds.skirmish.config import EnvConfig
 from twostep.worlds.skirmish.control import encode
 from twostep.worlds.skirmish.geometry import Array
@@ -119,6 +119,20 @@ class SkirmishEnv:
     def _observations(self, agents: list[str]) -> dict[str, Array]:
         seen = self._matches.observer.observe(self.simulation)[0]
         return {agent: seen[self._places[agent]] for agent in agents}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the match stands."""
+        if self._seeds is None or self._recorder is not None:
+            why = "no match has begun" if self._seeds is None else "it is being recorded"
+            raise StateError(f"The state of this match cannot be kept: {why}. Reset it, or do not record it.")
+        return {"match": self._matches.state_of(0), "seeds": self._seeds.state_dict(), "agents": list(self.agents)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on exactly where `state_dict` was taken."""
+        self._seeds = MatchSeeds(0)
+        self._seeds.load_state_dict(state["seeds"])
+        self._matches.go_on([state["match"]])
+        self.agents = list(state["agents"])
 
     def state(self) -> Array:
         """Return everything about all mechs and the match, for critics that may know it (see `state_space`)."""

@@ -39,6 +39,14 @@ class HeuristicPolicy:
             self._planned = sim, sim.num_steps
         return self._actions[env.possible_agents.index(agent_id)].copy()
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing: what is planned follows from what is seen."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Forget what was planned."""
+        self._planned = None
+
     def plan(self, sim: Simulation) -> Orders:
         """Return orders `[M, 2, K]` for every mech of every match; a plan for both teams, each by what it sees."""
         config = self.config or sim.config.heuristic

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from twostep.worlds.skirmish.control import action_space, decode
 from twostep.worlds.skirmish.geometry import Array
 from twostep.worlds.skirmish.observation import Observer
 from twostep.worlds.skirmish.rewards import Ledger
-from twostep.worlds.skirmish.simulation import RUNNING, WINNERS, Simulation
+from twostep.worlds.skirmish.simulation import MOVING, RUNNING, WINNERS, Simulation
 
 
 class Matches:
@@ -43,6 +43,24 @@ class Matches:
         self.simulation.step(decode(actions, self.config.control))
         self.ledger.settle()
         return np.flatnonzero(self.simulation.reason != RUNNING).tolist()
+
+    def state_of(self, match: int) -> dict[str, Any]:
+        """Return everything about one match that the next step depends on."""
+        sim, ledger = self.simulation, self.ledger
+        moving = {name: getattr(sim, name)[match].copy() for name in MOVING}
+        return {"seed": sim.seeds[match], **moving, "totals": ledger.totals[match].copy()}
+
+    def go_on(self, states: Sequence[dict[str, Any]]) -> None:
+        """Let every match go on where `state_of` was taken."""
+        sim, ledger = self.simulation, self.ledger
+        self.begin((match, state["seed"]) for match, state in enumerate(states))
+        for match, state in enumerate(states):
+            for name in MOVING:
+                getattr(sim, name)[match] = state[name]
+        sim.look()
+        for match, state in enumerate(states):
+            ledger.begin(match)
+            ledger.totals[match] = state["totals"]
 
     def check_actions(self, actions: Any, shape: tuple[int, ...]) -> Array:
         """Return actions of `shape` plus their own dimension as an array, or refuse them."""

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from twostep.errors import EnvError
+from twostep.errors import EnvError, StateError
 from twostep.protocols import Step
 from twostep.worlds.seeds import env_seeds
 from twostep.worlds.skirmish.config import EnvConfig
@@ -158,6 +158,23 @@ class SkirmishRows:
         answer: Any = value(*args) if callable(value) else value
         chosen = range(self.num_envs) if indices is None else indices
         return [answer[match] if name in PER_MATCH else answer for match in chosen]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where every match stands."""
+        if not self._seeds:
+            raise StateError("No match has begun, so there is no state to keep. Call reset first.")
+        seeds = [seeds.state_dict() for seeds in self._seeds]
+        return {"envs": [{"match": self._matches.state_of(at), "seeds": one} for at, one in enumerate(seeds)]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on exactly where `state_dict` was taken, here or in worker processes."""
+        kept = state["envs"]
+        if len(kept) != self.num_envs or any("match" not in one for one in kept):
+            raise StateError(f"The state is not of {self.num_envs} matches stepped as one. Make them as they were.")
+        self._seeds = [MatchSeeds(0) for _ in kept]
+        for seeds, one in zip(self._seeds, kept, strict=True):
+            seeds.load_state_dict(one["seeds"])
+        self._matches.go_on([one["match"] for one in kept])
 
     def close(self) -> None:
         """Free nothing: there is nothing to free."""

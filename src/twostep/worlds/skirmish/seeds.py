@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from twostep.errors import EnvError
@@ -25,3 +27,12 @@ class MatchSeeds:
         """Return the seed of the next match."""
         seed, self._first = self._first, None
         return int(self._rng.integers(2**31)) if seed is None else seed
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the sequence stands."""
+        return {"first": self._first, "generator": self._rng.bit_generator.state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken."""
+        self._first = state["first"]
+        self._rng.bit_generator.state = state["generator"]

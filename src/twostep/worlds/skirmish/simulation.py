@@ -24,6 +24,11 @@ FAR_AWAY = np.float32(1e6)
 READY = 1e-3
 """A cooldown below this is over: times are sums of rounded numbers."""
 
+BODY = ("x", "y", "velocity_x", "velocity_y", "heading", "hp", "heat", "cooldown", "shutdown")
+"""What is known of every mech beside whether it lives."""
+MOVING = (*BODY, "alive", "zone_score", "steps")
+"""What a step changes: with its seed, all that the rest of a match depends on."""
+
 RUNNING, ZONE, ELIMINATION, TIME = range(4)
 REASONS = ("running", "zone", "elimination", "time")
 DRAW, BLUE, RED = range(3)
@@ -41,7 +46,7 @@ class Simulation:
         """Of all matches together, resets included: changes whenever the state does."""
         self._describe_classes()
         self._place_walls_of_nowhere()
-        for name in ("x", "y", "velocity_x", "velocity_y", "heading", "hp", "heat", "cooldown", "shutdown"):
+        for name in BODY:
             setattr(self, name, np.zeros(self.shape, dtype=np.float32))
         self.zone_score = np.zeros((num_matches, 2), dtype=np.float32)
         self.steps = np.zeros(num_matches, dtype=np.int64)

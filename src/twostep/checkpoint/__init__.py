@@ -1,0 +1,42 @@
+"""States on the disk: whole or refused, in folders that rotate, and never a pickle."""
+
+from twostep.checkpoint.checkpointer import CHECKPOINTS, Checkpoint, Loaded, TrainingCheckpointer
+from twostep.checkpoint.files import (
+    FORMAT_VERSION,
+    MANIFEST_FILE,
+    TENSORS_FILE,
+    NewerFormatError,
+    load_manifest,
+    load_state,
+    save_state,
+)
+from twostep.checkpoint.generators import (
+    generator_state,
+    process_generators,
+    restore_generator,
+    restore_process_generators,
+    seed_from,
+)
+from twostep.checkpoint.packing import State, pack, unpack
+
+__all__ = [
+    "CHECKPOINTS",
+    "FORMAT_VERSION",
+    "MANIFEST_FILE",
+    "TENSORS_FILE",
+    "Checkpoint",
+    "Loaded",
+    "NewerFormatError",
+    "State",
+    "TrainingCheckpointer",
+    "generator_state",
+    "load_manifest",
+    "load_state",
+    "pack",
+    "process_generators",
+    "restore_generator",
+    "restore_process_generators",
+    "save_state",
+    "seed_from",
+    "unpack",
+]
