@@ -81,7 +81,8 @@ def test_a_run_its_rollouts_and_its_checkpoint(capsys):
     out = capsys.readouterr().out
     for part in ("CartPole-v1", "320 of 320 steps (100%)", "50% of the last update", "3 rollouts", "policy moves"):
         assert part in out
-    assert f"twostep inspect {folder}/checkpoint" in out
+    newest = f"{folder}/checkpoints/step_000000000320"
+    assert f"1ofthem:twostepinspect{newest}" in "".join(out.split()), "wrapped, as it is long"
 
     assert main(["inspect", f"{folder}/rollouts"]) == 0
     out = capsys.readouterr().out
@@ -89,7 +90,7 @@ def test_a_run_its_rollouts_and_its_checkpoint(capsys):
     assert f"{names[-1]}\n" in out
     assert "after 4 updates" in out
 
-    assert main(["inspect", f"{folder}/checkpoint"]) == 0
+    assert main(["inspect", newest]) == 0
     out = capsys.readouterr().out
     for part in ("policy_state_dict", "optimizer_state_dict", "total_timesteps", "320", "All numbers are finite"):
         assert part in out

@@ -19,7 +19,7 @@ from rich.text import Text
 from twostep.checkpoint import MANIFEST_FILE, load_state
 from twostep.cli.evaluations import BEST
 from twostep.cli.options import InspectRequest
-from twostep.cli.runs import CHECKPOINT, CONFIG_FILE, METRICS_FILE, ROLLOUTS, find_run
+from twostep.cli.runs import CHECKPOINTS, CONFIG_FILE, METRICS_FILE, ROLLOUTS, find_run
 from twostep.columns import size_in_words
 from twostep.config import TrainingConfig
 from twostep.errors import ConfigError, RolloutError
@@ -200,6 +200,10 @@ def _contents(folder: Path) -> Iterator[tuple[str, str]]:
         words = size_in_words(sum(file.stat().st_size for file in inside))
         if path.name == ROLLOUTS:
             words += f", {len(list(path.glob(f'*{ROLLOUT_SUFFIX}'))):,} rollouts"
-        if path.name in (CHECKPOINT, BEST, ROLLOUTS):
+        if path.name == CHECKPOINTS:
+            steps = sorted(child.name for child in path.glob("step_*[0-9]"))
+            newest = os.path.join(folder, path.name, steps[-1]) if steps else None
+            words += f", {len(steps)} of them: twostep inspect {newest}" if newest else ", none yet"
+        if path.name in (BEST, ROLLOUTS):
             words += f": twostep inspect {os.path.join(folder, path.name)}"
         yield path.name, words
