@@ -39,9 +39,12 @@ if TYPE_CHECKING:
         TwostepError,
     )
     from twostep.evaluation import (
+        BackgroundEvaluator,
         Comparison,
         EpisodeStats,
         EvalStats,
+        PolicyEvaluator,
+        SuiteScores,
         compare,
         evaluate,
         evaluate_vs_heuristic,
@@ -74,6 +77,7 @@ if TYPE_CHECKING:
         plot_learning_curve,
     )
     from twostep.store import PolicyRecord, PolicyStore
+    from twostep.suites import SimulationCase, SimulationSuite
     from twostep.tensors import TensorEnv
     from twostep.trainer import PPOTrainer
     from twostep.training_state import TrainingState
@@ -112,9 +116,12 @@ _NAMES_IN = {
         "TwostepError",
     ),
     "twostep.evaluation": (
+        "BackgroundEvaluator",
         "Comparison",
         "EpisodeStats",
         "EvalStats",
+        "PolicyEvaluator",
+        "SuiteScores",
         "compare",
         "evaluate",
         "evaluate_vs_heuristic",
@@ -148,6 +155,7 @@ _NAMES_IN = {
         "plot_learning_curve",
     ),
     "twostep.store": ("PolicyRecord", "PolicyStore"),
+    "twostep.suites": ("SimulationCase", "SimulationSuite"),
     "twostep.tensors": ("TensorEnv",),
     "twostep.trainer": ("PPOTrainer",),
     "twostep.training_state": ("TrainingState",),
@@ -160,6 +168,7 @@ __all__ = [
     "ActorCritic",
     "ActorCriticLSTM",
     "AgentConfig",
+    "BackgroundEvaluator",
     "CheckpointError",
     "Comparison",
     "ConfigError",
@@ -180,6 +189,7 @@ __all__ = [
     "PPOTrainer",
     "Policy",
     "PolicyError",
+    "PolicyEvaluator",
     "PolicyOutput",
     "PolicyRecord",
     "PolicyStore",
@@ -193,11 +203,14 @@ __all__ = [
     "RowEnv",
     "RunningMeanStd",
     "SelfPlay",
+    "SimulationCase",
+    "SimulationSuite",
     "Sink",
     "StagedCurriculum",
     "StatsLogger",
     "Step",
     "SuccessRateCurriculum",
+    "SuiteScores",
     "Task",
     "TensorBoardSink",
     "TensorEnv",

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from twostep.cli.discoveries import SYMBOLIC, best_in, in_words, read_discoveries
 from twostep.cli.evaluations import SKIRMISH
 from twostep.cli.options import EvaluationRequest
-from twostep.cli.runs import CONFIG_FILE, find_run, require_checkpoint
-from twostep.cli.training import build, load_newest
+from twostep.cli.runs import CONFIG_FILE
+from twostep.cli.suites import run_suite
+from twostep.cli.trained import Trained
+from twostep.cli.training import build
 from twostep.config import TrainingConfig
 
 if TYPE_CHECKING:
@@ -19,10 +21,11 @@ if TYPE_CHECKING:
 
 
 def run_evaluation(request: EvaluationRequest) -> int:
-    """Evaluate a run's agent and print how it did; return the exit code."""
-    folder = find_run(request.run)
-    config = TrainingConfig.from_yaml(folder / CONFIG_FILE)
-    require_checkpoint(folder)
+    """Evaluate an agent and print how it did; return the exit code."""
+    if request.suite is not None:
+        return run_suite(request, request.suite)
+    trained = Trained.found(request.run)
+    config = TrainingConfig.from_yaml(trained.folder / CONFIG_FILE)
     config = replace(
         config,
         seed=config.seed + 1 if request.seed is None else request.seed,
@@ -32,16 +35,16 @@ def run_evaluation(request: EvaluationRequest) -> int:
     plays_matches = config.env.id == SKIRMISH
     env, trainer = build(config, num_envs=1 if plays_matches else min(config.env.num_envs, episodes))
     try:
-        load_newest(trainer, folder)
+        trained.load_into(trainer)
         play = _matches if plays_matches else _episodes
         what, table = play(config, env, trainer, episodes, deterministic=not request.sample)
         if config.env.id == SYMBOLIC:
             said = in_words(best_in(env), "what it writes:")
-            table = "\n".join((table, said, in_words(read_discoveries(folder), "the best of its training:")))
+            table = "\n".join((table, said, in_words(read_discoveries(trained.folder), "the best of its training:")))
     finally:
         env.close()
     acting = "acting by chance, as in training" if request.sample else "always taking the likeliest action"
-    print(f"{folder}: {what}, {acting}")
+    print(f"{trained}: {what}, {acting}")
     print(table)
     return 0
 

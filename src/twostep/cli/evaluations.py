@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from twostep.config import TrainingConfig
+from twostep.config.suites import load_suite
 from twostep.stats.console import number
 from twostep.stats.sinks import JsonLinesSink, read_rows
 
 if TYPE_CHECKING:
     from twostep.collect.league import League
+    from twostep.evaluation import BackgroundEvaluator, PolicyEvaluator, SuiteScores
     from twostep.protocols import RowEnv
     from twostep.trainer import PPOTrainer
 
@@ -26,7 +30,8 @@ _SEED_OFFSET = 2
 class Evaluations:
     """Plays the same episodes every time, so that the best agent can be kept.
 
-    For skirmish the score is the part of matches won against the scripted opponent, elsewhere the mean return.
+    For skirmish the score is the part of matches won against the scripted opponent, elsewhere the mean return; with
+    `trainer.suite` it is that of the suite.
     """
 
     def __init__(self, config: TrainingConfig, folder: Path, first_step: int = 0) -> None:
@@ -41,19 +46,52 @@ class Evaluations:
             self.best = max(map(_rank, read_rows(path)), default=None)
         self.last_score: float | None = None
         self._env: RowEnv | None = None
+        self._suite: PolicyEvaluator | None = None
+        self._background: BackgroundEvaluator | None = None
+        if config.trainer.suite:
+            from twostep.evaluation import BackgroundEvaluator, PolicyEvaluator
+
+            self._suite = PolicyEvaluator(load_suite(config.trainer.suite))
+            self._background = BackgroundEvaluator(self._suite) if config.trainer.eval_background else None
 
     def run(self, trainer: PPOTrainer) -> bool:
-        """Evaluate, write the row, and say whether this agent is the best so far."""
+        """Evaluate, write the row, and say whether this agent is the best so far.
+
+        In the background the evaluation only begins; `take_in` does the rest.
+        """
         steps = trainer.total_timesteps
+        if self._background is not None:
+            self._background.submit(trainer.policy, steps)
+            return False
         started = time.perf_counter()
-        score, row = self._skirmish(trainer) if self.config.env.id == SKIRMISH else self._episodes(trainer)
+        if self._suite is not None:
+            score, row = _suite_row(self._suite.evaluate(trainer.policy))
+        else:
+            score, row = self._skirmish(trainer) if self.config.env.id == SKIRMISH else self._episodes(trainer)
         row |= {"seconds": time.perf_counter() - started}
         league = trainer.companions.get(LEAGUE)
         if league is not None:
             row |= cast("League", league).metrics()
+        return self._write(score, row, steps)
+
+    def take_in(self, *, wait: bool = False) -> bool:
+        """Write down what was evaluated in the background, keep the best agent, and say whether there was anything."""
+        evaluated = None if self._background is None else self._background.result(wait=wait)
+        if evaluated is None:
+            return False
+        score, row = _suite_row(evaluated.scores)
+        if self._write(score, row, evaluated.step):
+            about = {"agent_step": evaluated.step, "score": score, "eval_scores": _finite(evaluated.scores)}
+            from twostep.store import PolicyStore
+
+            PolicyStore(self.folder).save(BEST, evaluated.policy, about)
+        return True
+
+    def _write(self, score: float, row: dict[str, float], step: int) -> bool:
+        """Write the row of the policy that was at `step`, and say whether it is the best so far."""
         self.last_score = score
         if self._rows is not None:
-            self._rows.log({"score": score} | row, steps)
+            self._rows.log({"score": score} | row, step)
         rank = _rank({"score": score} | row)
         improved = self.best is None or rank > self.best
         self.best = rank if self.best is None else max(self.best, rank)
@@ -63,12 +101,14 @@ class Evaluations:
         """Say in a few words how the last evaluation went."""
         if self.last_score is None or self.best is None:
             return ""
-        if self.config.env.id == SKIRMISH:
+        if self.config.env.id == SKIRMISH and self._suite is None:
             return f"{self.last_score:.0%} of matches won, best {self.best[0]:.0%}"
         return f"evaluated at {number(self.last_score)}, best {number(self.best[0])}"
 
     def close(self) -> None:
-        """Close file and environments; harmless when called twice."""
+        """Close file and environments, and end what goes on in the background; harmless when called twice."""
+        if self._background is not None:
+            self._background.close()
         if self._rows is not None:
             self._rows.close()
         env, self._env = self._env, None
@@ -112,5 +152,17 @@ class Evaluations:
         return stats.mean_return, row | {"episodes": float(len(stats))}
 
 
-def _rank(row: dict[str, float]) -> tuple[float, float]:
-    return row["score"], row.get("mean_hp_margin", 0.0)
+def _suite_row(scores: SuiteScores) -> tuple[float, dict[str, float]]:
+    played = sum(len(case.returns) for case in scores.cases.values())
+    return scores.score, _finite(scores) | {"episodes": float(played)}
+
+
+def _finite(scores: SuiteScores) -> dict[str, float]:
+    """Return the scores without the whole and without what is not known."""
+    return {name: value for name, value in scores.items() if name != "score" and math.isfinite(value)}
+
+
+def _rank(row: Mapping[str, float | None]) -> tuple[float, float]:
+    """Order evaluations; one whose score nobody knows is the last."""
+    score = row["score"]
+    return -math.inf if score is None or math.isnan(score) else score, row.get("mean_hp_margin") or 0.0

@@ -17,7 +17,7 @@ twostep: PPO in two steps, collect and then learn.
 
   twostep train ENV_OR_YAML [--option value ...]   train an agent
   twostep resume [RUN] [--option value ...]        go on with a run that was stopped, or longer
-  twostep eval [RUN] [--episodes N] [--sample]     see how good a trained agent is
+  twostep eval [RUN] [--suite FILE] [--sample]     see how good a trained agent is
   twostep play [RUN_OR_REPLAY]                     watch it: a page for the browser, an animation
   twostep inspect [FILE_OR_FOLDER] [--out FILE]    what is in a rollout, a checkpoint or a run
   twostep train --help                             every option, its default and what it means
@@ -48,18 +48,22 @@ on in the middle of their episodes, or begin new ones where their state cannot b
 --num_workers or --device changes nothing else; another --num_envs or --env.kwargs begins new episodes."""
 
 EVAL_HELP = """\
-twostep eval [RUN] [--episodes N] [--sample] [--seed N] [--device NAME]
+twostep eval [RUN_OR_POLICY] [--suite FILE] [--episodes N] [--sample] [--seed N] [--device NAME] [--out FOLDER]
 
-  RUN             a run's folder, or a folder of runs, of which the newest is taken [runs]
+  RUN_OR_POLICY   a run's folder, or a folder of runs, of which the newest is taken; or one saved policy by its
+                  folder or URI (file://, wandb://) [runs]
+  --suite FILE    score it in all cases of a YAML file instead of its own environment; docs/evaluation.md
   --episodes N    episodes to play [as configured: trainer.eval_episodes]
   --sample        act as in training, by chance, instead of always taking the most likely action
   --seed N        what the episodes grow from [as configured, plus 1: not the episodes of training]
-  --device NAME   where the network runs [as configured]"""
+  --device NAME   where the network runs [as configured]
+  --out FOLDER    where a suite's scores (JSON) and picture go [suites, in the run's folder]"""
 
 PLAY_HELP = """\
 twostep play [RUN_OR_REPLAY] [--out FOLDER] [--episodes N] [--seed N] [--no_animation] [--device NAME]
 
-  RUN_OR_REPLAY    a replay (.npz), a run's folder, or a folder of runs, of which the newest is taken [runs]
+  RUN_OR_REPLAY    a replay (.npz), a run's folder, a folder of runs, of which the newest is taken, or a policy that
+                   is saved in a run's folder [runs]
   --out FOLDER     where page and animation are written [beside the replay, or in the run's folder]
   --episodes N     how many episodes to play; a page shows the first match, an animation all episodes [1]
   --seed N         play anew instead of showing the newest replay; what the episodes grow from

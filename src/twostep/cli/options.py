@@ -26,6 +26,8 @@ class EvaluationRequest:
     sample: bool = False
     seed: int | None = None
     device: str | None = None
+    suite: str | None = None
+    out: str | None = None
 
 
 @dataclass(frozen=True)
@@ -86,8 +88,10 @@ def _parse_settings(words: list[str]) -> tuple[list[str], dict[str, Any]]:
 
 def parse_eval(words: list[str]) -> EvaluationRequest:
     """Read what to evaluate, and how."""
-    kinds: dict[str, Any] = {"episodes": int, "sample": bool, "seed": int, "device": str}
+    kinds: dict[str, Any] = {"episodes": int, "sample": bool, "seed": int, "device": str, "suite": str, "out": str}
     runs, asked = _parse_request(words, "eval", kinds)
+    if "out" in asked and "suite" not in asked:
+        raise UsageError("--out is where the results of a suite go: add --suite FILE, or leave --out out.")
     return EvaluationRequest(**{"run": runs[0]} if runs else {}, **asked)
 
 

@@ -15,8 +15,9 @@ from PIL import Image
 
 from twostep.cli.evaluations import REPLAYS, SKIRMISH
 from twostep.cli.options import PlayRequest, UsageError
-from twostep.cli.runs import CONFIG_FILE, find_run, require_checkpoint
-from twostep.cli.training import build, load_newest
+from twostep.cli.runs import CONFIG_FILE, find_run
+from twostep.cli.trained import Trained, names_policy
+from twostep.cli.training import build
 from twostep.config import TrainingConfig
 from twostep.config.environments import make_configured
 from twostep.errors import ConfigError
@@ -40,18 +41,24 @@ def run_play(request: PlayRequest) -> int:
             )
         _show(read_replay(given), given, request, given.parent)
         return 0
-    folder = find_run(request.what)
-    config = TrainingConfig.from_yaml(folder / CONFIG_FILE)
-    found = sorted((folder / REPLAYS).glob(f"*{REPLAY_SUFFIX}"), key=lambda file: (file.stat().st_mtime_ns, file.name))
-    if found and request.seed is None and request.episodes is None:
-        _show(read_replay(found[-1]), found[-1], request, folder)
-        return 0
-    require_checkpoint(folder)
+    if request.seed is None and request.episodes is None and not names_policy(request.what):
+        folder = find_run(request.what)
+        newest = _newest_replay(folder)
+        if newest is not None:
+            _show(read_replay(newest), newest, request, folder)
+            return 0
+    trained = Trained.found(request.what)
+    config = TrainingConfig.from_yaml(trained.folder / CONFIG_FILE)
     seed = config.seed + 1 if request.seed is None else request.seed
     config = replace(config, seed=seed, device=request.device or config.device)
     play = _play_match if config.env.id == SKIRMISH else _film
-    play(config, folder, request)
+    play(config, trained, request)
     return 0
+
+
+def _newest_replay(folder: Path) -> Path | None:
+    found = (folder / REPLAYS).glob(f"*{REPLAY_SUFFIX}")
+    return max(found, key=lambda file: (file.stat().st_mtime_ns, file.name), default=None)
 
 
 def _show(replay: dict[str, Any], named: Path, request: PlayRequest, beside: Path) -> None:
@@ -67,14 +74,14 @@ def _ending(stem: Path, suffix: str) -> Path:
     return stem.with_name(stem.name + suffix)
 
 
-def _play_match(config: TrainingConfig, folder: Path, request: PlayRequest) -> None:
+def _play_match(config: TrainingConfig, trained: Trained, request: PlayRequest) -> None:
     """Play new matches against the scripted opponent, and show the first."""
     from twostep.evaluation import evaluate_vs_heuristic
     from twostep.worlds.skirmish import EnvConfig
 
     env, trainer = build(config, num_envs=1)
     try:
-        load_newest(trainer, folder)
+        trained.load_into(trainer)
         episodes = request.episodes or 1
         seeds = [config.seed + number for number in range(episodes)]
         rules = EnvConfig.from_dict(config.env.kwargs)
@@ -84,10 +91,10 @@ def _play_match(config: TrainingConfig, folder: Path, request: PlayRequest) -> N
     assert replay is not None
     if episodes > 1:
         print(stats)
-    _show(replay, Path(f"match_seed_{config.seed}"), request, folder)
+    _show(replay, Path(f"match_seed_{config.seed}"), request, trained.folder)
 
 
-def _film(config: TrainingConfig, folder: Path, request: PlayRequest) -> None:
+def _film(config: TrainingConfig, trained: Trained, request: PlayRequest) -> None:
     """Film episodes of an environment that draws itself."""
     if not request.animation:
         raise UsageError(f"{config.env.id} can only be shown as an animation: leave --no_animation out.")
@@ -98,9 +105,9 @@ def _film(config: TrainingConfig, folder: Path, request: PlayRequest) -> None:
     rendered = _drawing(config)
     env, trainer = build(rendered, num_envs=1)
     try:
-        load_newest(trainer, folder)
+        trained.load_into(trainer)
         film = _Film(env, trainer.policy, request.episodes or 1, config.seed)
-        target = Path(request.out or folder) / f"episode_seed_{config.seed}.gif"
+        target = Path(request.out or trained.folder) / f"episode_seed_{config.seed}.gif"
         path = write_film(film.pictures(), target, film.fps)
     finally:
         env.close()

@@ -24,6 +24,7 @@ from twostep.cli.runs import (
 )
 from twostep.cli.stopping import Stopping
 from twostep.config import TrainingConfig, shipped_config
+from twostep.config.suites import load_suite
 from twostep.curriculum import make_curriculum
 from twostep.errors import CheckpointError, ConfigError, TwostepError
 from twostep.every import Every
@@ -76,6 +77,8 @@ class GoingOn(NamedTuple):
 def run_training(config: TrainingConfig, going_on: GoingOn | None = None) -> int:
     """Train, save and report, in a new folder or in that of a run that goes on; return the exit code."""
     started = time.monotonic()
+    if config.trainer.suite:
+        load_suite(config.trainer.suite)  # what is wrong with it is said before anything is made
     if going_on is not None:
         with RunLock(going_on.folder):
             return _train_in(going_on.folder, *build(config), config, started, going_on)
@@ -235,6 +238,7 @@ class _Run:
                 sinks=self._sinks(),
             )
             self._save(self.checkpointer.save)
+            self.evaluations.take_in(wait=not self.trainer.interrupted and self._stopping.received is None)
         except TwostepError as error:
             return error
         finally:
@@ -289,6 +293,8 @@ class _Run:
         if self._evaluating.due(step):
             if self.evaluations.run(trainer):
                 self._save_best()
+            self.progress.note(self.evaluations.words())
+        if self.evaluations.take_in():
             self.progress.note(self.evaluations.words())
         if self._copying.due(step):
             cast("League", trainer.companions[LEAGUE]).add(name=f"step_{step}")

@@ -55,8 +55,8 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _represent_text)
 
 
-def read_yaml(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Source]:
-    """Return a file's mapping, and where each of its keys stands."""
+def read_yaml(path: str | os.PathLike[str], example: str = "env: {id: CartPole-v1}") -> tuple[dict[str, Any], Source]:
+    """Return a file's mapping, and where each of its keys stands; `example` is the least that it must hold."""
     file = Path(path)
     text = _read_text(file)
     try:
@@ -64,11 +64,11 @@ def read_yaml(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Source]:
     except yaml.YAMLError as error:
         raise ConfigError(f"{file.name}{_fault(error)}") from None
     except _TooDeepError:
-        raise ConfigError(f"{file.name}: nested too deeply: settings have two levels.") from None
+        raise ConfigError(f"{file.name}: nested too deeply: settings have few levels.") from None
     if data is None:
-        raise ConfigError(f"{file.name} is empty: write at least 'env: {{id: CartPole-v1}}'.")
+        raise ConfigError(f"{file.name} is empty: write at least {example!r}.")
     if not isinstance(data, dict):
-        raise ConfigError(f"{file.name} holds {show(data)}, but must be a mapping such as 'env: {{id: CartPole-v1}}'.")
+        raise ConfigError(f"{file.name} holds {show(data)}, but must be a mapping such as {example!r}.")
     return cast("dict[str, Any]", data), Source(file.name, lines)
 
 
@@ -124,7 +124,7 @@ def _lines_of_keys(root: yaml.Node | None, name: str) -> dict[tuple[str, ...], i
         if seen > _MOST_VALUES:
             raise ConfigError(f"{name}: more than {_MOST_VALUES:,} values, or references in a circle: wrong file?")
         if len(path) > _MOST_LEVELS:
-            raise ConfigError(f"{name}: nested too deeply, or references in a circle: settings have two levels.")
+            raise ConfigError(f"{name}: nested too deeply, or references in a circle: settings have few levels.")
         if node is None:
             continue
         line = node.start_mark.line + 1

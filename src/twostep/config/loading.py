@@ -29,11 +29,16 @@ class Source:
     name: str = ""
     lines: Mapping[Path, int] = field(default_factory=dict[Path, int])
 
+    def inside(self, above: Path) -> Source:
+        """Return where the settings under a key were written."""
+        depth = len(above)
+        return Source(self.name, {path[depth:]: line for path, line in self.lines.items() if path[:depth] == above})
+
     def at(self, written: Path) -> str:
         """Return `file.yaml:7: ` for a key, as near as it is known."""
         if not self.name:
             return ""
-        known = [written[:length] for length in range(len(written), 0, -1) if written[:length] in self.lines]
+        known = [written[:length] for length in range(len(written), -1, -1) if written[:length] in self.lines]
         return f"{self.name}:{self.lines[known[0]]}: " if known else f"{self.name}: "
 
 
@@ -101,8 +106,9 @@ class Vocabulary:
             parts = (*self._plain_names()[parts[0]], *parts[1:])
         if parts in self.fields or parts in self.derived or self.holds_settings(parts):
             return parts
-        if self.has_free_keys(parts[:2]):
-            return (*parts[:2], ".".join(written[len(written) - len(parts) + 2 :]))
+        for depth in range(1, len(parts)):
+            if self.has_free_keys(parts[:depth]):
+                return (*parts[:depth], ".".join(written[len(written) - len(parts) + depth :]))
         if ".".join(parts) in self.aliases:
             return tuple(self.aliases[".".join(parts)].split("."))
         if len(parts) == 1 or (len(parts) == 2 and self.holds_settings(parts[:1])):
@@ -126,8 +132,9 @@ class Vocabulary:
         if len(parts) > 1 and (near := suggest(name, inside)):
             return near.replace("mean '", f"mean '{section}.")
         plain = [*self._plain_names(), *self.sections, *(alias for alias in self.aliases if "." not in alias)]
-        listed = ", ".join(inside or all_sections)
-        whose = f" Settings of {section}" if inside else " Sections"
+        is_flat = all(len(path) == 1 for path in self.fields)
+        listed = ", ".join(inside or (self._plain_names() if is_flat else all_sections))
+        whose = f" Settings of {section}" if inside else " Settings" if is_flat else " Sections"
         return suggest(name, plain) or f"{whose}: {listed}."
 
 
@@ -183,7 +190,7 @@ def _construct(cls: type, arguments: dict[str, Any], entries: Mapping[Path, Entr
     try:
         return cls(**arguments)
     except ConfigError as error:
-        path = (*above, str(error).split("=", maxsplit=1)[0])
+        path = (*above, *str(error).split("=", maxsplit=1)[0].split("."))
         where = entries[path].source.at(entries[path].written) if path in entries else ""
         raise ConfigError(f"{where}{''.join(f'{part}.' for part in above)}{error}") from None
 

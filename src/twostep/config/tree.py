@@ -79,6 +79,10 @@ class TrainerConfig:
     """Steps between evaluations on the way, which keep the best agent; 0 evaluates never."""
     eval_episodes: int = 20
     """Episodes of an evaluation."""
+    suite: str = ""
+    """A YAML file of cases that evaluations play instead of the run's own environment; empty plays that one."""
+    eval_background: bool = False
+    """Whether a suite is played by a frozen copy of the agent while training goes on, one evaluation at a time."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
@@ -88,6 +92,9 @@ class TrainerConfig:
         _require(self, "checkpoint_every", self.checkpoint_every >= 0, "0 or more", "0 saves at the end only")
         _require(self, "keep_every", self.keep_every >= 0, "0 or more", "0 keeps the newest only")
         _require(self, "eval_every", self.eval_every >= 0, "0 or more", "0 evaluates never")
+        _require(self, "suite", not self.suite or self.eval_every > 0, "empty where eval_every=0", "set eval_every")
+        has_suite = bool(self.suite) or not self.eval_background
+        _require(self, "eval_background", has_suite, "false without a suite", "name one, which plays this env, say")
 
 
 @dataclass(kw_only=True)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from twostep.errors import ConfigError
+from twostep.evaluation.intervals import rate_interval
 from twostep.policies.playing import Player
 from twostep.protocols import Step
 from twostep.worlds.seeds import env_seeds
@@ -58,13 +59,7 @@ class EvalStats:
     @property
     def win_interval(self) -> tuple[float, float]:
         """Where the true rate of wins lies with 95 % confidence, by Wilson's score; NaN without matches."""
-        count, rate, z = self.episodes, self.win_rate, 1.959963984540054
-        if not count:
-            return math.nan, math.nan
-        middle = rate + z * z / (2 * count)
-        margin = z * math.sqrt(rate * (1 - rate) / count + z * z / (4 * count * count))
-        scale = 1 + z * z / count
-        return max(0.0, (middle - margin) / scale), min(1.0, (middle + margin) / scale)
+        return rate_interval(self.win_rate, self.episodes)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all of it as JSON can hold it."""

@@ -68,8 +68,9 @@ def _draw_returns(panel: Any, rows: list[dict[str, Any]], title: str, solved_at:
 
 
 def _draw_evaluations(panel: Any, rows: list[dict[str, Any]]) -> None:
-    matches = "win_rate" in rows[0]
+    matches, suite = "win_rate" in rows[0], not {"win_rate", "mean_return"} & set(rows[0])
     mean, low, high = ("win_rate", "win_rate_low", "win_rate_high") if matches else ("mean_return", "low", "high")
+    mean = "score" if suite else mean
     steps, values = _series(rows, mean)
     panel.plot(steps, values, color=_EVALUATED, linewidth=1.8, marker="o", markersize=4)
     bounded = [row for row in rows if row.get(low) is not None]
@@ -84,9 +85,10 @@ def _draw_evaluations(panel: Any, rows: list[dict[str, Any]]) -> None:
     if matches:
         panel.set_ylim(-0.03, 1.03)
         panel.yaxis.set_major_formatter("{x:.0%}")
-    what = "matches won" if matches else "mean return"
+    what = "matches won" if matches else "score of the suite" if suite else "mean return"
     episodes = f"{int(rows[-1]['episodes'])} {'matches' if matches else 'episodes'} each"
-    panel.set_title(f"evaluation: {what} ({episodes}, 95 % interval)", loc="left", fontsize=9, color=_EVALUATED)
+    interval = ", 95 % interval" if bounded else ""
+    panel.set_title(f"evaluation: {what} ({episodes}{interval})", loc="left", fontsize=9, color=_EVALUATED)
     _tidy(panel)
 
 
