@@ -15,18 +15,24 @@ Tree = Any
 
 def tree_map(fn: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
     """Apply `fn` to every leaf of `tree` together with the matching leaves of `others`."""
-    if isinstance(tree, Mapping):
+    kind = _KINDS.get(type(tree)) or _kind(tree)
+    if kind is _LEAF:
+        return fn(tree, *others)
+    if kind is _MAPPING:
         return {key: tree_map(fn, tree[key], *(other[key] for other in others)) for key in sorted(tree)}
-    if isinstance(tree, tuple):
-        return tuple(tree_map(fn, *branches) for branches in zip(tree, *others, strict=True))
-    if tree is None:
-        return None
-    return fn(tree, *others)
+    if kind is _TUPLE:
+        return tuple([tree_map(fn, *branches) for branches in zip(tree, *others, strict=True)])
+    return None
 
 
 def tree_leaves(tree: Tree) -> list[Any]:
     """List the leaves in the one order that every function here uses."""
-    return [leaf for _, leaf in tree_items(tree)]
+    kind = _KINDS.get(type(tree)) or _kind(tree)
+    if kind is _LEAF:
+        return [tree]
+    if kind is _MAPPING:
+        return [leaf for key in sorted(tree) for leaf in tree_leaves(tree[key])]
+    return [leaf for branch in tree for leaf in tree_leaves(branch)] if kind is _TUPLE else []
 
 
 def tree_items(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -39,6 +45,17 @@ def tree_items(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from tree_items(branch, f"{prefix}/{position}" if prefix else str(position))
     elif tree is not None:
         yield prefix, tree
+
+
+_LEAF, _MAPPING, _TUPLE, _NOTHING = "leaf", "mapping", "tuple", "nothing"
+_KINDS: dict[type, str] = {dict: _MAPPING, tuple: _TUPLE, type(None): _NOTHING}
+"""What trees of each type are, once it was asked: instance checks cost more than most of what is done with leaves."""
+
+
+def _kind(tree: Tree) -> str:
+    kind = _MAPPING if isinstance(tree, Mapping) else _TUPLE if isinstance(tree, tuple) else _LEAF
+    _KINDS[type(tree)] = kind
+    return kind
 
 
 def tree_filled(tree: Tree, leaves: Iterable[Any]) -> Tree:

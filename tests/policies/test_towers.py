@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from twostep.policies.towers import ACTIVATIONS, TowerMlp, orthogonal, tanh, tanh_
+from twostep.policies.towers import LAYERS, TowerMlp, orthogonal, tanh_layer
 
 PLAIN = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU, "gelu": nn.GELU}
 
@@ -28,7 +28,7 @@ def plain_mlp(mlp, tower, activation):
     return nn.Sequential(*layers)
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("activation", LAYERS)
 @given(hidden=st.lists(st.integers(1, 6), max_size=3), rows=st.integers(1, 5), seed=st.integers(0, 99))
 @settings(max_examples=8, deadline=None)
 def test_towers_are_plain_nets_side_by_side(activation, hidden, rows, seed):
@@ -62,34 +62,44 @@ def test_what_comes_in_is_left_alone():
     assert torch.equal(first, second)
 
 
+def fast_tanh(values):
+    """The layer with an identity for its weights."""
+    one = torch.ones(1, 1, 1, dtype=values.dtype)
+    return tanh_layer(values.view(1, -1, 1), one, torch.zeros_like(one)).flatten()
+
+
 @given(x=st.lists(st.floats(-1e4, 1e4, width=32), min_size=1, max_size=40))
 @settings(max_examples=50, deadline=None)
 def test_fast_tanh_is_tanh(x):
     values = torch.tensor(x)
-    assert torch.allclose(tanh_(values.clone()), values.tanh(), atol=1e-6, rtol=0)
+    assert torch.allclose(fast_tanh(values), values.tanh(), atol=1e-6, rtol=0)
 
 
 def test_fast_tanh_near_zero_and_far_away():
     x = torch.cat((torch.linspace(-12, 12, 100_001), torch.tensor([-math.inf, math.inf, 0.0, 1e-7])))
-    result = tanh_(x.clone())
+    result = fast_tanh(x)
     assert float((result - x.tanh()).abs().max()) < 1e-6
     assert float(result.abs().max()) <= 1
-    assert tanh_(torch.tensor([math.nan])).isnan()
+    assert fast_tanh(torch.tensor([math.nan])).isnan()
 
 
 def test_tanh_gradient_against_finite_differences():
-    x = torch.linspace(-3, 3, 9, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda leaf: tanh(leaf * 1.0), (x,))
+    torch.manual_seed(0)
+    x, weight, bias = (
+        torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in ((2, 5, 3), (2, 3, 4), (2, 1, 4))
+    )
+    assert torch.autograd.gradcheck(tanh_layer, (x, weight, bias))
+    assert torch.autograd.gradcheck(lambda *parameters: tanh_layer(x.detach(), *parameters), (weight, bias))
 
 
 def test_tanh_without_gradients_gives_the_same_numbers():
     """The policy acts without gradients and learns with them; both must be the same function to the last bit."""
-    x = torch.randn(100)
-    recorded = tanh(x.clone().requires_grad_() * 1.0)
+    x, weight, bias = torch.randn(2, 50, 3), torch.randn(2, 3, 4, requires_grad=True), torch.randn(2, 1, 4)
+    learning = tanh_layer(x, weight, bias)
     with torch.no_grad():
-        assert torch.equal(tanh(x * 1.0), recorded)
+        assert torch.equal(tanh_layer(x, weight, bias), learning)
     with torch.inference_mode():
-        assert torch.equal(tanh(x * 1.0), recorded)
+        assert torch.equal(tanh_layer(x, weight, bias), learning)
 
 
 def test_orthogonal_in_every_tower():

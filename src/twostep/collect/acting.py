@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from twostep.policies.actor_critic import recordable
-from twostep.recorded import ONE_AT_A_TIME, Recorded
+from twostep.recorded import Recorded, Recording, drawing_from
 from twostep.tree import Tree, tree_map
 
 
@@ -33,29 +33,28 @@ class Actor:
 
     def __init__(self, policy: Any, generator: torch.Generator) -> None:
         self.policy, self.generator = policy, generator
-        self._default = torch.default_generator
-        if generator.device.type == "cuda":
-            self._default = torch.cuda.default_generators[generator.device.index or 0]
-        self._recorded = Recorded(policy, self._act) if recordable(policy, generator.device) else None
+        self._recorded: Recorded | None = None
+        if recordable(policy, generator.device):
+            self._recorded = Recorded(policy, self._act, generator)
+        self._replay: Recording | None = None
 
     def begin(self) -> None:
-        """Notice what became of the policy since the last rollout."""
+        """Notice what became of the policy since the last rollout, in which nothing but numbers changes."""
+        self._replay = None
         if self._recorded is not None:
             self._recorded.notice_changes()
 
     def __call__(self, obs: Tree, state: Tree, episode_starts: Tensor, conditions: dict[str, Tree]) -> Acted:
         """Act once on observations `[1, B, ...]`."""
         given = (obs, state, episode_starts, conditions)
-        with ONE_AT_A_TIME:
-            before = self._default.get_state()
-            self._default.set_state(self.generator.get_state())
-            try:
-                if self._recorded is None:
-                    return Acted(*self._act(given))
-                return Acted(*self._recorded(given, self.policy.fingerprint()))
-            finally:
-                self.generator.set_state(self._default.get_state())
-                self._default.set_state(before)
+        if self._replay is not None:
+            return Acted(*self._replay(given))
+        if self._recorded is None:
+            with drawing_from(self.generator):
+                return Acted(*self._act(given))
+        key = self.policy.fingerprint()
+        self._replay = self._recorded.recording(given, key)
+        return Acted(*self._recorded(given, key))
 
     def _act(self, given: Tree) -> Tree:
         obs, state, episode_starts, conditions = given

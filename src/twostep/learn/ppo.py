@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from twostep.advantages import explained_variance
 from twostep.checkpoint import generator_state, restore_generator
+from twostep.compiled import Compiled
 from twostep.errors import NumericsError, RatioError
 from twostep.experience import combine_rollouts
 from twostep.learn.batch_size import adapted_minibatch_size
@@ -22,7 +23,6 @@ from twostep.learn.settings import PPOConfig
 from twostep.normalization import ObservationNormalizer, ReturnNormalizer
 from twostep.policies.actor_critic import PRECISIONS, ActorCritic, recordable
 from twostep.policies.adapters import as_policy
-from twostep.recorded import Recorded
 from twostep.rollout import RolloutBuffer
 from twostep.runtime import fast_products
 from twostep.sequences import Minibatch, Sequences
@@ -70,7 +70,7 @@ class PPOOptimizer:
         if isinstance(self.policy, ActorCritic):
             self.policy.autocast_dtype = PRECISIONS[self.config.precision]
         self._sizes = [parameter.numel() for parameter in self.parameters]
-        self._recorded = Recorded(self.policy, self._recordable) if recordable(self.policy, self.device) else None
+        self._recorded = self._recording() if recordable(self.policy, self.device) else None
 
     def set_progress(self, progress: float) -> None:
         """Set the learning rate for the part of all training that is done, 0 to 1."""
@@ -131,7 +131,7 @@ class PPOOptimizer:
         if (config.lr, config.desired_kl) != (before.lr, before.desired_kl):
             self.restart_schedule()
         if self._recorded is not None:
-            self._recorded = Recorded(self.policy, self._recordable)  # the old one goes by the old settings
+            self._recorded = self._recording()  # the old one goes by the old settings
 
     def restart_schedule(self) -> None:
         """Begin with the learning rate that the settings name; a schedule of progress goes on from where it is."""
@@ -153,6 +153,7 @@ class PPOOptimizer:
                 "observations": self.observation_normalizer.state_dict(),
             },
             "minibatches": {"size": self.minibatch_size, "order": generator_state(self.generator)},
+            "compiled": None if self._recorded is None else self._recorded.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -163,6 +164,8 @@ class PPOOptimizer:
         self.observation_normalizer.load_state_dict(state["normalizers"]["observations"])
         self.minibatch_size = state["minibatches"]["size"]
         restore_generator(self.generator, state["minibatches"]["order"])
+        if self._recorded is not None and state["compiled"] is not None:
+            self._recorded.load_state_dict(state["compiled"])
 
     def _sequences(self, rollout: RolloutBuffer) -> Sequences:
         """Complete the rollout's advantages, normalise them over all of it, and cut it."""
@@ -203,41 +206,63 @@ class PPOOptimizer:
 
     def gradient(self, minibatch: Minibatch, custom_losses: Sequence[CustomLoss] = ()) -> Metrics:
         """Fill the parameters' gradients with the clipped gradient of a minibatch, and return what was measured."""
-        pieces: Iterable[Minibatch] = (minibatch,)
-        if self.config.accumulate > 1:
-            pieces = minibatch.pieces(self.config.accumulate)
-        total, flat = {}, None
-        for piece in pieces:
-            gradient, metrics = self._gradient(piece, minibatch.count, custom_losses)
-            flat = gradient if flat is None else flat.add_(gradient)
-            total = {name: _joined(name, total.get(name), value) for name, value in metrics.items()}
-        assert flat is not None
-        total["grad_norm"] = flat.norm()
-        if math.isfinite(self.config.max_grad_norm):
-            flat.mul_((self.config.max_grad_norm / (total["grad_norm"] + 1e-6)).clamp(max=1.0))
+        if self.config.accumulate == 1:
+            flat, total = self._gradient(minibatch, minibatch.count, custom_losses)
+        else:
+            flat, total = self._accumulated(minibatch, custom_losses)
         for parameter, part in zip(self.parameters, flat.split(self._sizes), strict=True):
             parameter.grad = part.view_as(parameter)
         return total
 
+    def _accumulated(self, minibatch: Minibatch, custom_losses: Sequence[CustomLoss]) -> tuple[Tensor, Metrics]:
+        total, flat = {}, None
+        for piece in minibatch.pieces(self.config.accumulate):
+            gradient, metrics = self._gradient(piece, minibatch.count, custom_losses)
+            flat = gradient if flat is None else flat.add_(gradient)
+            total = {name: _joined(name, total.get(name), value) for name, value in metrics.items()}
+        assert flat is not None
+        flat, norm = self._clipped(flat)
+        return flat, total | {"grad_norm": norm}
+
     def _gradient(self, piece: Minibatch, count: int, custom_losses: Sequence[CustomLoss]) -> tuple[Tensor, Metrics]:
-        """Return the gradient of a piece, all parameters in one row, and what was measured."""
+        """Return the gradient of a piece, all parameters in one row, and what was measured; clipped if it is whole."""
         if self._recorded is not None and not custom_losses:
             self._piece = piece
             tree = (piece.tensors(), torch.full((), float(count)))
             flat, *measured = self._recorded(tree, self.policy.fingerprint())
-            return flat, dict(zip(LOSS_METRICS, measured, strict=True))
+            return flat, dict(zip(self._measured(), measured, strict=True))
         loss, metrics, values = self._loss(piece, count)
         for custom_loss in custom_losses:
             extra, extra_metrics = self._custom(custom_loss, piece, values, count)
             loss = loss + extra
             metrics |= extra_metrics | {"loss": metrics["loss"] + extra.detach()}
-        return _flat_gradient(loss, self.policy), metrics
+        return self._flat(loss, metrics)
+
+    def _measured(self) -> tuple[str, ...]:
+        return (*LOSS_METRICS, "grad_norm") if self.config.accumulate == 1 else LOSS_METRICS
+
+    def _flat(self, loss: Tensor, metrics: Metrics) -> tuple[Tensor, Metrics]:
+        flat = _flat_gradient(loss, self.policy)
+        if self.config.accumulate > 1:
+            return flat, metrics
+        flat, norm = self._clipped(flat)
+        return flat, metrics | {"grad_norm": norm}
+
+    def _clipped(self, flat: Tensor) -> tuple[Tensor, Tensor]:
+        norm = flat.norm()
+        if math.isfinite(self.config.max_grad_norm):
+            flat = flat * (self.config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
+        return flat, norm
+
+    def _recording(self) -> Compiled:
+        return Compiled(self.policy, self._recordable, self.config.compile_after or math.inf)
 
     def _recordable(self, tree: Tree) -> tuple[Tensor, ...]:
         """Do what `_gradient` does, as a function of nothing but tensors."""
         tensors, count = tree
         loss, metrics, _ = self._loss(self._piece.with_tensors(tensors), count)
-        return _flat_gradient(loss, self.policy), *(metrics[name] for name in LOSS_METRICS)
+        flat, metrics = self._flat(loss, metrics)
+        return flat, *(metrics[name] for name in self._measured())
 
     def _loss(self, piece: Minibatch, count: Tensor | float) -> tuple[Tensor, Metrics, Tensor]:
         output = self.policy(piece.obs, piece.states, piece.episode_starts, **piece.conditions)

@@ -71,6 +71,8 @@ class PPOConfig:
     """Smallest and largest minibatch between which the gradient noise chooses; None keeps the size."""
     recompute_advantages: bool = False
     """Whether the rollout is valued anew before each epoch, with what the critic has learned from it by then."""
+    compile_after: int = 15_000
+    """Minibatches, large ones counting more, after which small networks learn by compiled code on a CPU; 0: never."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
@@ -98,6 +100,7 @@ class PPOConfig:
         self._require("lr_min_ratio", 0 <= self.lr_min_ratio <= 1, "between 0 and 1", "0.1 is usual")
         self._require("desired_kl", self.desired_kl > 0, "positive", "0.01 is usual")
         self._require("adam_eps", self.adam_eps > 0, "positive", "1e-5 is usual")
+        self._require("compile_after", self.compile_after >= 0, "0 or more", "0 switches it off")
         if self.adaptive_minibatch is not None:
             low, high = self.adaptive_minibatch
             self._require("adaptive_minibatch", 1 <= low <= high, "(smallest, largest)", "(32, 512) is a good start")

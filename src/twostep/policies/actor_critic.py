@@ -76,8 +76,9 @@ class ActorCritic(nn.Module):
             features = self.encoder(flat, None if context is None else context.flatten(0, 1))  # [K, T * B, F]
             if self.memory is not None:
                 features, state = self._remember(features, state, episode_starts)
-            actor = self.action_trunk(features[:1])[0].view(*shape, -1)
-            critic = self.value_trunk(features[-1:])[0]
+            towers = features.unbind(0)  # a slice's gradient would be filled up with zeros
+            actor = self.action_trunk(towers[0][None])[0].view(*shape, -1)
+            critic = self.value_trunk(towers[-1][None])[0]
         distribution = self.action_head(actor.float(), action_masks)
         values = self.value_head(critic.float()).view(shape) * self.value_scale
         return PolicyOutput(distribution, values, state)

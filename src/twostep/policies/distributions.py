@@ -134,7 +134,7 @@ class Bernoulli:
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """Draw every switch."""
-        return self.probs.bernoulli(generator=generator).long()
+        return (torch.empty_like(self.probs).uniform_(generator=generator) < self.probs).long()
 
     def mode(self) -> Tensor:
         """Return what each switch more likely is; off when undecided."""

@@ -24,38 +24,53 @@ def first_order(backward: BackwardFunction) -> BackwardFunction:
     return cast("BackwardFunction", once_differentiable(backward))
 
 
-def tanh_(x: Tensor) -> Tensor:
-    """Replace `x` by its hyperbolic tangent, through the sigmoid: several times faster than `torch.tanh` on a CPU."""
-    return x.mul_(2).sigmoid_().mul_(2).sub_(1)
+def _tanh_layer(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Compute tanh(x @ weight + bias) through the sigmoid: several times faster than `torch.tanh` on a CPU."""
+    doubled = torch.baddbmm(bias, x, weight, beta=2, alpha=2)
+    return torch.rsub(doubled.sigmoid_(), -1.0, alpha=-2.0)
 
 
-class _Tanh(torch.autograd.Function):
+class _TanhLayer(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        y = tanh_(x)
-        ctx.mark_dirty(y)
-        ctx.save_for_backward(y)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        y = _tanh_layer(x, weight, bias)
+        ctx.save_for_backward(x, weight, y)
         return y
 
     @staticmethod
     @first_order
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        (y,) = ctx.saved_tensors
-        return torch.ops.aten.tanh_backward(gradients[0], y)
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+        x, weight, y = ctx.saved_tensors
+        inner = torch.ops.aten.tanh_backward(gradients[0], y)
+        into_x = None
+        if ctx.needs_input_grad[0]:
+            into_x = (inner @ weight.to(inner.dtype).transpose(1, 2)).to(x.dtype)
+        into_weight = x.to(inner.dtype).transpose(1, 2) @ inner
+        return into_x, into_weight.to(weight.dtype), inner.sum(1, keepdim=True).to(weight.dtype)
 
 
-def tanh(x: Tensor) -> Tensor:
-    """Squash `x` in place, as a node of the graph; `x` must be a fresh result that nobody else reads."""
-    return cast("Tensor", _Tanh.apply(x)) if torch.is_grad_enabled() else tanh_(x)
+def tanh_layer(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Compute tanh(x @ weight + bias) as one node of the graph."""
+    if torch.is_grad_enabled():
+        return cast("Tensor", _TanhLayer.apply(x, weight, bias))
+    return _tanh_layer(x, weight, bias)
 
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "tanh": tanh,
-    "relu": torch.relu,
-    "elu": F.elu,
-    "silu": F.silu,
-    "gelu": F.gelu,
+Layer = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def _followed_by(activation: Callable[[Tensor], Tensor]) -> Layer:
+    return lambda x, weight, bias: activation(torch.baddbmm(bias, x, weight))
+
+
+LAYERS: dict[str, Layer] = {
+    "tanh": tanh_layer,
+    "relu": _followed_by(torch.relu),
+    "elu": _followed_by(F.elu),
+    "silu": _followed_by(F.silu),
+    "gelu": _followed_by(F.gelu),
 }
+"""A linear layer and what bends it, `[K, N, in]` to `[K, N, out]`, by the name of the activation."""
 
 
 def orthogonal(towers: int, in_features: int, out_features: int, gain: float = math.sqrt(2)) -> Tensor:
@@ -74,7 +89,7 @@ class TowerMlp(nn.Module):
 
     def __init__(self, towers: int, in_features: int, hidden: Sequence[int], activation: str = "tanh") -> None:
         super().__init__()
-        self.activation = ACTIVATIONS[activation]
+        self.layer = LAYERS[activation]
         sizes = [in_features, *hidden]
         for i, (size, next_size) in enumerate(pairwise(sizes)):
             self.register_parameter(f"weight_{i}", nn.Parameter(orthogonal(towers, size, next_size)))
@@ -85,5 +100,5 @@ class TowerMlp(nn.Module):
         """Map `[K, N, in]` to `[K, N, out]`."""
         parameters = iter(self._parameters.values())
         for weight, bias in zip(parameters, parameters, strict=True):
-            x = self.activation(torch.baddbmm(cast("Tensor", bias), x, cast("Tensor", weight)))
+            x = self.layer(x, cast("Tensor", weight), cast("Tensor", bias))
         return x
