@@ -34,19 +34,16 @@ def learn(rollout, policy, updates, **settings):
 
 @pytest.mark.slow
 def test_compiled_code_learns_the_same_and_goes_on_the_same(collected):
-    """The weights agree up to rounding, twice the same to the last bit, and so does a run that was saved inside."""
+    """The weights agree up to rounding, and a run that was saved while compiled goes on to the last bit."""
     rollout, policy = collected()
     recorded, _ = learn(rollout, policy, 4, compile_after=0)
-    compiled, metrics = learn(rollout, policy, 4, compile_after=6)
+    compiled, _ = learn(rollout, policy, 3, compile_after=6)
+    resumed = PPOOptimizer(deepcopy(compiled.policy), config=compiled.config)
+    resumed.load_state_dict(deepcopy(compiled.state_dict()))
+    metrics = compiled.update(rollout)
     assert len(compiled._recorded.state_dict()["compiled"]) == 1
     assert metrics["grad_norm"] > 0
     assert torch.allclose(weights(recorded), weights(compiled), atol=1e-4)
-    again, _ = learn(rollout, policy, 4, compile_after=6)
-    assert torch.equal(weights(again), weights(compiled))
-
-    half, _ = learn(rollout, policy, 3, compile_after=6)
-    resumed = PPOOptimizer(deepcopy(half.policy), config=half.config)
-    resumed.load_state_dict(half.state_dict())
     resumed.update(rollout)
     assert torch.equal(weights(resumed), weights(compiled))
 
