@@ -11,6 +11,7 @@ from twostep import (
     ConfigError,
     EnvError,
     PPOConfig,
+    PPOTrainer,
     RolloutBuffer,
     TrainingConfig,
     TrainingState,
@@ -19,7 +20,9 @@ from twostep import (
     functional_training_loop,
     make_env,
 )
-from twostep.config import EnvironmentConfig, TrainerConfig
+from twostep.config import TrainerConfig
+from twostep.curriculum import SuccessRateCurriculum
+from twostep.worlds.lock import CombinationLock
 
 CPU = {"device": "cpu", "seed": 0}
 
@@ -195,31 +198,38 @@ def test_it_stops_when_solved_or_told(setup):
 
 
 def test_where_the_environment_comes_from(setup):
-    """M3: from whoever describes one; only what was made here is closed here."""
+    """M3: from the caller or the settings; only what was made here is closed here."""
     _, policy, ppo = setup()
-    config = TrainerConfig(total_timesteps=64)
     with pytest.raises(EnvError, match=r"no environment to collect from. Pass vecenv="):
-        functional_training_loop(config, ppo, policy)
-
-    class Task:
-        def __init__(self, described):
-            self.described = described
-
-        def env_cfg(self):
-            return self.described
-
-    class Curriculum:
-        def __init__(self, described):
-            self.task = Task(described)
-
-        def get_task(self):
-            return self.task
-
-    for described in ("CartPole-v1", {"id": "CartPole-v1"}, EnvironmentConfig(id="CartPole-v1", num_envs=2)):
-        state = functional_training_loop(config, ppo, policy, Curriculum(described), **CPU)
-        assert state.agent_steps in (64, 32 * 8)
+        functional_training_loop(TrainerConfig(total_timesteps=64), ppo, policy)
+    with pytest.raises(EnvError, match=r"no environment to collect from. Pass vecenv="):
+        functional_training_loop(TrainingConfig(), ppo, policy)
     whole = TrainingConfig.from_dict({"env": "CartPole-v1", "num_envs": 2, "total_timesteps": 64, "n_steps": 32})
     assert functional_training_loop(whole, None, policy).agent_steps == 64
+
+
+def test_a_curriculum_teaches_as_it_does_under_the_trainer(small_policy):
+    """M3: tasks reach the episodes, their scores come back, its metrics are part of the row."""
+
+    def parts():
+        env = make_env(lambda: CombinationLock(length=4, choices=2), 4)
+        tasks = {"short": {"length": 1}, "long": {"length": 4}}
+        return env, small_policy(env), SuccessRateCurriculum(tasks, history=5)
+
+    env, policy, curriculum = parts()
+    rows, ppo = Rows(), PPOConfig(rollout_steps=32, minibatch_size=32)
+    config = TrainerConfig(total_timesteps=512)
+    functional_training_loop(config, ppo, policy, curriculum, vecenv=env, sinks=[rows], **CPU)
+    env, other, same = parts()
+    history = PPOTrainer(other, env, ppo, curriculum=same, **CPU).train(512)
+    assert torch.equal(weights(policy), weights(other))
+    assert [row["curriculum/level"] for _, row in rows.rows] == history["curriculum/level"]
+    assert history["curriculum/attempts/short"][-1] > 0
+    whole = {"env": "twostep.worlds.lock:CombinationLock", "num_envs": 2, "total_timesteps": 64, "n_steps": 32}
+    whole |= {"curriculum": {"kind": "staged", "tasks": {"short": {"length": 1}, "whole": {}}, "stages": [0.5]}}
+    env = make_env(CombinationLock, 2)
+    functional_training_loop(TrainingConfig.from_dict(whole), None, small_policy(env), sinks=[rows])
+    assert rows.rows[-1][1]["curriculum/attempts/short"] > 0
 
 
 def test_a_state_is_kept_and_goes_on():

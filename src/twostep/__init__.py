@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from twostep.advantages import gae
     from twostep.collect.collector import RolloutCollector
     from twostep.collect.league import League
+    from twostep.collect.overlapped import CollectorTeam, OverlappedCollector
     from twostep.collect.selfplay import SelfPlay
     from twostep.config import (
         TrainerConfig,
@@ -89,6 +90,7 @@ __version__ = "0.1.0"
 _NAMES_IN = {
     "twostep.collect.collector": ("RolloutCollector",),
     "twostep.collect.league": ("League",),
+    "twostep.collect.overlapped": ("CollectorTeam", "OverlappedCollector"),
     "twostep.collect.selfplay": ("SelfPlay",),
     "twostep.config": (
         "TrainerConfig",
@@ -170,6 +172,7 @@ __all__ = [
     "AgentConfig",
     "BackgroundEvaluator",
     "CheckpointError",
+    "CollectorTeam",
     "Comparison",
     "ConfigError",
     "CsvSink",
@@ -184,6 +187,7 @@ __all__ = [
     "LearningProgressCurriculum",
     "LowRewardCurriculum",
     "NumericsError",
+    "OverlappedCollector",
     "PPOConfig",
     "PPOOptimizer",
     "PPOTrainer",

@@ -11,21 +11,23 @@ import math
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
 import torch
 
 from twostep.collect.collector import RolloutCollector
-from twostep.config import EnvironmentConfig, TrainerConfig, TrainingConfig
+from twostep.collect.tasks import Score
+from twostep.config import TrainerConfig, TrainingConfig
 from twostep.config.environments import make_configured
+from twostep.curriculum import make_curriculum
 from twostep.environments import adapted
 from twostep.errors import ConfigError, EnvError
 from twostep.every import Every
 from twostep.learn.ppo import CustomLoss, PPOOptimizer
 from twostep.learn.settings import PPOConfig
 from twostep.policies.adapters import as_policy
-from twostep.protocols import Sink
+from twostep.protocols import Curriculum, Sink
 from twostep.rollout import RolloutBuffer
 from twostep.runtime import chosen_device, keep_freed_memory
 from twostep.seeds import training_seeds
@@ -54,6 +56,7 @@ class TrainingComponents(Mapping[str, Any]):
     stats_logger: StatsLogger
     evaluator: Evaluator | None = None
     policy_store: PolicyStore | None = None
+    curriculum: Curriculum | None = None
 
     def __getitem__(self, name: str) -> Any:
         if name not in self:
@@ -80,7 +83,7 @@ def functional_training_loop(
     config: TrainerConfig | TrainingConfig,
     ppo_config: PPOConfig | None = None,
     policy: Any = None,
-    curriculum: Any = None,
+    curriculum: Curriculum | None = None,
     policy_store: PolicyStore | None = None,
     *,
     vecenv: Any = None,
@@ -93,21 +96,24 @@ def functional_training_loop(
 
     Args:
         config: How long to train and what to do on the way; a whole `TrainingConfig` also says seed and device, and
-            stands in for `ppo_config` and `vecenv`.
+            stands in for `ppo_config`, `curriculum` and `vecenv`.
         ppo_config: How experience is gathered and learned from.
         policy: Whatever `PPOTrainer` takes.
-        curriculum: Whose first task describes the environment, where none is passed.
+        curriculum: Whose tasks the episodes play, and who is told how they went.
         policy_store: Keeps the policy at every `checkpoint_every` steps and at the end.
         vecenv: Whatever `PPOTrainer` takes; it stays open. Without it the environment is made here, and closed.
         step_fn: One collection and one update; `default_training_step` unless another is given.
         custom_losses: Handed on to `step_fn`.
         state: Where to go on from.
-        **parts: What else `create_training_components` takes: `sinks`, `evaluator`, `optimizer`, `seed`, `device`.
+        **parts: What else `create_training_components` takes: `sinks`, `evaluator`, `task_score`, `seed`,
+            `device`.
     """
     state = state or TrainingState()
     keep_freed_memory()
-    with _environment(config, curriculum, vecenv) as env:
-        components = create_training_components(config, ppo_config, policy, env, None, policy_store, **parts)
+    with _environment(config, vecenv) as env:
+        components = create_training_components(
+            config, ppo_config, policy, env, None, policy_store, curriculum=curriculum, **parts
+        )
         with components.stats_logger:
             _loop(state, components, _trainer_config(config), step_fn or default_training_step, custom_losses)
     return state
@@ -142,20 +148,24 @@ def default_training_step(
     custom_losses: Sequence[CustomLoss] = (),
 ) -> dict[str, float]:
     """Collect once into `experience`, learn once from it, count both in `state`, and return what was measured."""
-    collector, ppo = components.collector, components.ppo
+    collector, ppo, curriculum = components.collector, components.ppo, components.curriculum
     total = _trainer_config(config).total_timesteps
 
     started = time.perf_counter()
     ppo.set_progress(state.agent_steps / total)
+    if curriculum is not None:
+        curriculum.set_progress(state.agent_steps / total)
     collector.collect()
     steps = state.count(experience)
 
     collected = time.perf_counter()
     losses = ppo.update(experience, custom_losses)
     state.epoch += not math.isnan(losses["loss"])
+    learned = time.perf_counter()
     ppo.set_progress(state.agent_steps / total)
 
-    return losses | state.metrics() | timings(steps, started, collected, time.perf_counter())
+    taught = {} if curriculum is None else curriculum.metrics()
+    return losses | taught | state.metrics() | timings(steps, started, collected, learned)
 
 
 def create_training_components(
@@ -166,20 +176,23 @@ def create_training_components(
     experience: RolloutBuffer | None = None,
     policy_store: PolicyStore | None = None,
     *,
+    curriculum: Curriculum | None = None,
+    task_score: str | Score | None = None,
     evaluator: Evaluator | None = None,
     sinks: Iterable[Sink] = (),
-    optimizer: torch.optim.Optimizer | None = None,
     device: torch.device | str | None = None,
     seed: int | None = None,
 ) -> TrainingComponents:
     """Make the parts of a training loop.
 
     Without `experience` a rollout of `ppo_config.rollout_steps` is made, shaped by policy and environment; a whole
-    `TrainingConfig` says what `ppo_config`, `device` and `seed` leave out.
+    `TrainingConfig` says what `ppo_config`, `curriculum`, `task_score`, `device` and `seed` leave out.
     """
     whole = config if isinstance(config, TrainingConfig) else TrainingConfig()
     settings = ppo_config or whole.ppo
-    seeds = training_seeds(seed if seed is not None or whole is not config else whole.seed)
+    seed = seed if seed is not None or whole is not config else whole.seed
+    seeds = training_seeds(seed)
+    curriculum = curriculum or make_curriculum(whole.curriculum, seed)
     place = chosen_device(device or whole.device)
     vecenv = adapted(vecenv)
     policy = as_policy(policy, vecenv.action_space).to(place)
@@ -192,37 +205,32 @@ def create_training_components(
         bptt_length=settings.bptt_length,
         seed=seeds.actions,
         env_seed=seeds.env,
+        curriculum=curriculum,
+        task_score=task_score or whole.curriculum.score,
     )
     if experience is None:
         experience = collector.experience = collector.make_experience(settings.rollout_steps)
-    ppo = PPOOptimizer(policy, optimizer, place, settings, seed=seeds.order)
-    return TrainingComponents(collector, experience, ppo, ppo.optimizer, StatsLogger(sinks), evaluator, policy_store)
+    ppo = PPOOptimizer(policy, None, place, settings, seed=seeds.order)
+    return TrainingComponents(
+        collector, experience, ppo, ppo.optimizer, StatsLogger(sinks), evaluator, policy_store, curriculum
+    )
 
 
 @contextmanager
-def _environment(config: TrainerConfig | TrainingConfig, curriculum: Any, vecenv: Any) -> Generator[Any]:
-    """Lend the caller's environment, or one that the curriculum's task or the settings describe."""
+def _environment(config: TrainerConfig | TrainingConfig, vecenv: Any) -> Generator[Any]:
+    """Lend the caller's environment, or one that the settings describe."""
     if vecenv is not None:
         yield vecenv
         return
-    described = config if isinstance(config, TrainingConfig) else TrainingConfig()
-    if curriculum is not None:
-        described = replace(described, env=_environment_config(curriculum.get_task().env_cfg()))
-    if not described.env.id:
+    if not isinstance(config, TrainingConfig) or not config.env.id:
         raise EnvError(
-            "There is no environment to collect from. Pass vecenv=, a curriculum whose tasks describe one, or a "
-            "TrainingConfig with env.id."
+            "There is no environment to collect from. Pass vecenv=, or a TrainingConfig with env.id as the config."
         )
-    env = make_configured(described)
+    env = make_configured(config)
     try:
         yield env
     finally:
         env.close()
-
-
-def _environment_config(described: Any) -> EnvironmentConfig:
-    known = isinstance(described, EnvironmentConfig)
-    return described if known else TrainingConfig.from_dict({"env": described}).env
 
 
 def _trainer_config(config: TrainerConfig | TrainingConfig) -> TrainerConfig:

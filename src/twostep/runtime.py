@@ -67,13 +67,30 @@ LARGE_PRODUCT = 1024
 _EXACT = 1e-6
 
 
+_threads_computing = 0
+
+
+@contextmanager
+def one_kernel() -> Generator[None]:
+    """Keep to one kernel while several threads compute: which one is in use is the whole process's to choose.
+
+    Otherwise a thread would round by what another one happens to do. To be entered and left by one thread.
+    """
+    global _threads_computing
+    _threads_computing += 1
+    try:
+        yield
+    finally:
+        _threads_computing -= 1
+
+
 @contextmanager
 def fast_products(samples: int, device: torch.device) -> Generator[None, None, None]:
     """Let large products on a CPU run through the faster of its two kernels, where that one keeps single precision.
 
     On some processors it computes in bfloat16 instead, which is measured once and then refused.
     """
-    if device.type != "cpu" or samples < LARGE_PRODUCT or not _stays_exact():
+    if device.type != "cpu" or samples < LARGE_PRODUCT or _threads_computing or not _stays_exact():
         yield
         return
     before = torch.get_float32_matmul_precision()

@@ -20,6 +20,7 @@ from twostep import (
     TrainerConfig,
     TrainingConfig,
     TrainingState,
+    UniformCurriculum,
     create_training_components,
     default_training_step,
     functional_training_loop,
@@ -192,27 +193,18 @@ def test_structured_configs() -> None:
     assert yaml_config == {"agent": {"name": "simple_cnn"}, "trainer": {"total_timesteps": 10_000_000}}
 
 
-class Task:
-    """What a curriculum gives."""
-
-    def env_cfg(self) -> dict[str, Any]:
-        return {"id": "CartPole-v1", "num_envs": 2}
-
-
-class Curriculum:
-    def get_task(self) -> Task:
-        return Task()
-
-
 def test_functional_training_loop() -> None:
     """M3, M11, M15, M16: an explicit loop, with one's own step and losses, or with the interface of a trainer."""
-    trainer_config, ppo_config = TrainerConfig(total_timesteps=200), PPOConfig(rollout_steps=32, update_epochs=1)
-    curriculum, policy_store = Curriculum(), PolicyStore()
+    trainer_config = TrainingConfig.from_dict({"env": "CartPole-v1", "num_envs": 2, "total_timesteps": 200})
+    ppo_config = PPOConfig(rollout_steps=32, update_epochs=1)
+    curriculum = UniformCurriculum({"narrow": {"low": -0.01, "high": 0.01}, "wide": {"low": -0.1, "high": 0.1}}, seed=0)
+    policy_store = PolicyStore()
     agent = make_policy(gym.make("CartPole-v1"), AgentConfig(hidden_size=8))
 
     def custom_training_step(state: Any, components: Any, config: Any, experience: Any, custom_losses: Any) -> Any:
         metrics = default_training_step(state, components, config, experience, custom_losses)
         assert metrics["curiosity_loss"] < 0
+        assert metrics["curriculum/attempts/wide"] >= 0
         assert metrics["seen"] == pytest.approx(1.0)
         return metrics
 

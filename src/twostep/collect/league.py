@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from twostep.errors import ConfigError, PolicyError
 from twostep.policies.adapters import as_policy
+from twostep.policies.copies import frozen_copy
 
 HEURISTIC = "heuristic"
 """The name of the environment's own scripted player, who is in every league."""
@@ -120,7 +119,7 @@ class League:
         self._num_joined += 1
         if len(self.members) == self.size:
             self.members.remove(max(self.members, key=lambda member: member.results.win_rate))
-        self.members.append(Member(name, _frozen(policy)))
+        self.members.append(Member(name, frozen_copy(policy)))
         return name
 
     def _require_alike(self, policy: Any) -> None:
@@ -182,7 +181,7 @@ class League:
 
     def restored(self, kept: dict[str, Any]) -> Member:
         """Return the copy that a member's `state_dict` told of."""
-        policy = _frozen(self.policy)
+        policy = frozen_copy(self.policy)
         try:
             policy.load_state_dict(kept["tensors"])
         except RuntimeError as error:
@@ -191,11 +190,3 @@ class League:
             ) from error
         policy.version = kept["version"]
         return Member(kept["name"], policy, Results(**kept["results"]))
-
-
-def _frozen(policy: Any) -> Any:
-    """Return a copy that shares nothing, learns nothing and never changes."""
-    with torch.inference_mode(False):
-        twin = copy.deepcopy(policy)
-    twin.zero_grad(set_to_none=True)
-    return twin.eval().requires_grad_(False)
