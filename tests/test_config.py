@@ -253,6 +253,14 @@ def test_unknown_ppo_setting_names_the_nearest(name, message):
     assert repr(name) in str(caught.value)
 
 
+def test_a_slip_in_a_section_finds_the_names_of_other_programs_too():
+    """M10, JB10: learning_rate is nearer than anything of twostep's own."""
+    with pytest.raises(
+        UnknownSettingError, match=r"'ppo.learning_rat' is no setting. Did you mean 'ppo.learning_rate'"
+    ):
+        TrainingConfig.from_dict({"ppo": {"learning_rat": 1e-3}})
+
+
 def test_defaults_of_ppo():
     """E9, echelon."""
     ppo = echelon()

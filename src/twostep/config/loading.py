@@ -129,7 +129,10 @@ class Vocabulary:
             dotted = [field.name for field in self.fields.values() if field.path[-1] == name]
             return f" Did you mean {' or '.join(map(repr, dotted))}?"
         inside = [path[-1] for path in self.fields if len(path) > 1 and path[0] == section]
-        if len(parts) > 1 and (near := suggest(name, inside)):
+        named = [
+            alias for alias, target in self.aliases.items() if "." not in alias and target.startswith(f"{section}.")
+        ]
+        if len(parts) > 1 and (near := suggest(name, [*inside, *named])):
             return near.replace("mean '", f"mean '{section}.")
         plain = [*self._plain_names(), *self.sections, *(alias for alias in self.aliases if "." not in alias)]
         is_flat = all(len(path) == 1 for path in self.fields)
