@@ -20,6 +20,7 @@ from twostep import (
     functional_training_loop,
     make_env,
 )
+from twostep.checkpoint import TrainingCheckpointer
 from twostep.config import TrainerConfig
 from twostep.curriculum import SuccessRateCurriculum
 from twostep.worlds.lock import CombinationLock
@@ -114,7 +115,7 @@ def test_components_are_a_mapping_with_attributes(setup):
     """M1, M12."""
     env, policy, ppo = setup()
     components = create_training_components(TrainerConfig(), ppo, policy, env, **CPU)
-    assert {"collector", "ppo", "optimizer", "evaluator", "policy_store", "stats_logger", "experience"} <= {*components}
+    assert {"collector", "ppo", "optimizer", "evaluator", "checkpointer", "stats_logger", "experience"} <= {*components}
     assert all(components[name] is getattr(components, name) for name in components)
     assert components["optimizer"] is components.ppo.optimizer
     assert components.experience is components.collector.experience
@@ -230,6 +231,34 @@ def test_a_curriculum_teaches_as_it_does_under_the_trainer(small_policy):
     env = make_env(CombinationLock, 2)
     functional_training_loop(TrainingConfig.from_dict(whole), None, small_policy(env), sinks=[rows])
     assert rows.rows[-1][1]["curriculum/attempts/short"] > 0
+
+
+@pytest.mark.parametrize("agent", [{}, {"memory": "gru"}])
+def test_a_loop_that_was_stopped_goes_on_as_if_it_had_not(setup, tmp_path, agent):
+    """M1, MB4: checkpoints hold all that the rest depends on; the same call goes on from the newest, bit for bit."""
+    config = TrainerConfig(total_timesteps=384)
+    settings = {"lr_schedule": "linear", "normalize_obs": True, "bptt_length": 8}
+
+    def stop_halfway(state, *rest):
+        metrics = default_training_step(state, *rest)
+        state.should_stop = state.agent_steps >= 192
+        return metrics
+
+    env, whole, ppo = setup(agent, **settings)
+    straight = functional_training_loop(config, ppo, whole, vecenv=env, **CPU)
+    for step_fn in (stop_halfway, default_training_step):
+        env, policy, ppo = setup(agent, **settings)
+        checkpointer = TrainingCheckpointer(tmp_path)
+        state = functional_training_loop(
+            config, ppo, policy, vecenv=env, step_fn=step_fn, checkpointer=checkpointer, **CPU
+        )
+    assert checkpointer.steps() == [192, 384]
+    assert torch.equal(weights(policy), weights(whole))
+    assert state.metrics() == straight.metrics()
+    trainer = PPOTrainer(setup(agent)[1], setup(agent)[0], ppo, **CPU)
+    trainer.load_checkpoint(checkpointer.path(384))
+    assert torch.equal(weights(trainer.policy), weights(whole))
+    assert trainer.n_episodes == state.episodes
 
 
 def test_a_state_is_kept_and_goes_on():

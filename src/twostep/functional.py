@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 import torch
 
+from twostep.checkpoint import TrainingCheckpointer
 from twostep.collect.collector import RolloutCollector
-from twostep.collect.tasks import Score
 from twostep.config import TrainerConfig, TrainingConfig
 from twostep.config.environments import make_configured
 from twostep.curriculum import make_curriculum
@@ -27,12 +27,13 @@ from twostep.every import Every
 from twostep.learn.ppo import CustomLoss, PPOOptimizer
 from twostep.learn.settings import PPOConfig
 from twostep.policies.adapters import as_policy
-from twostep.protocols import Curriculum, Sink
+from twostep.protocols import Curriculum, Sink, Stateful
+from twostep.resumption import kept, take_up
 from twostep.rollout import RolloutBuffer
 from twostep.runtime import chosen_device, keep_freed_memory
 from twostep.seeds import training_seeds
 from twostep.stats import StatsLogger
-from twostep.store import PolicyStore
+from twostep.store import PolicyStore, described
 from twostep.training_state import TrainingState, timings
 
 
@@ -57,6 +58,7 @@ class TrainingComponents(Mapping[str, Any]):
     evaluator: Evaluator | None = None
     policy_store: PolicyStore | None = None
     curriculum: Curriculum | None = None
+    checkpointer: TrainingCheckpointer | None = None
 
     def __getitem__(self, name: str) -> Any:
         if name not in self:
@@ -100,13 +102,14 @@ def functional_training_loop(
         ppo_config: How experience is gathered and learned from.
         policy: Whatever `PPOTrainer` takes.
         curriculum: Whose tasks the episodes play, and who is told how they went.
-        policy_store: Keeps the policy at every `checkpoint_every` steps and at the end.
+        policy_store: Keeps the policy at every `checkpoint_every` steps and at the end; a `checkpointer=` keeps then
+            all that the rest of the training depends on, and where it has a checkpoint already, training goes on there.
         vecenv: Whatever `PPOTrainer` takes; it stays open. Without it the environment is made here, and closed.
         step_fn: One collection and one update; `default_training_step` unless another is given.
         custom_losses: Handed on to `step_fn`.
         state: Where to go on from.
-        **parts: What else `create_training_components` takes: `sinks`, `evaluator`, `task_score`, `seed`,
-            `device`.
+        **parts: What else `create_training_components` takes: `sinks`, `evaluator`, `checkpointer`,
+            `seed`, `device`.
     """
     state = state or TrainingState()
     keep_freed_memory()
@@ -114,6 +117,7 @@ def functional_training_loop(
         components = create_training_components(
             config, ppo_config, policy, env, None, policy_store, curriculum=curriculum, **parts
         )
+        _go_on(state, components)
         with components.stats_logger:
             _loop(state, components, _trainer_config(config), step_fn or default_training_step, custom_losses)
     return state
@@ -137,7 +141,7 @@ def _loop(
         if state.epoch % config.log_interval == 0 or _finished(state, config):
             components.stats_logger.log(metrics, state.agent_steps)
         if saving.due(state.agent_steps) or _finished(state, config):
-            _keep_policy(state, components, metrics)
+            _keep(state, components)
 
 
 def default_training_step(
@@ -177,7 +181,7 @@ def create_training_components(
     policy_store: PolicyStore | None = None,
     *,
     curriculum: Curriculum | None = None,
-    task_score: str | Score | None = None,
+    checkpointer: TrainingCheckpointer | None = None,
     evaluator: Evaluator | None = None,
     sinks: Iterable[Sink] = (),
     device: torch.device | str | None = None,
@@ -186,7 +190,7 @@ def create_training_components(
     """Make the parts of a training loop.
 
     Without `experience` a rollout of `ppo_config.rollout_steps` is made, shaped by policy and environment; a whole
-    `TrainingConfig` says what `ppo_config`, `curriculum`, `task_score`, `device` and `seed` leave out.
+    `TrainingConfig` says what `ppo_config`, `curriculum`, `device` and `seed` leave out.
     """
     whole = config if isinstance(config, TrainingConfig) else TrainingConfig()
     settings = ppo_config or whole.ppo
@@ -206,13 +210,21 @@ def create_training_components(
         seed=seeds.actions,
         env_seed=seeds.env,
         curriculum=curriculum,
-        task_score=task_score or whole.curriculum.score,
+        task_score=whole.curriculum.score,
     )
     if experience is None:
         experience = collector.experience = collector.make_experience(settings.rollout_steps)
     ppo = PPOOptimizer(policy, None, place, settings, seed=seeds.order)
     return TrainingComponents(
-        collector, experience, ppo, ppo.optimizer, StatsLogger(sinks), evaluator, policy_store, curriculum
+        collector=collector,
+        experience=experience,
+        ppo=ppo,
+        optimizer=ppo.optimizer,
+        stats_logger=StatsLogger(sinks),
+        evaluator=evaluator,
+        policy_store=policy_store,
+        curriculum=curriculum,
+        checkpointer=checkpointer,
     )
 
 
@@ -247,14 +259,28 @@ def _evaluated(components: TrainingComponents) -> dict[str, float]:
     return {f"eval/{name}": value for name, value in components.evaluator.evaluate(components.ppo.policy).items()}
 
 
-def _keep_policy(state: TrainingState, components: TrainingComponents, metrics: Mapping[str, float]) -> None:
+def _keep(state: TrainingState, components: TrainingComponents) -> None:
+    policy = components.ppo.policy
+    score = state.metrics()["mean_reward"]
+    about = {"agent_step": state.agent_steps, "epoch": state.epoch, "score": score}
     if components.policy_store is not None:
-        metadata = {
-            "agent_step": state.agent_steps,
-            "epoch": state.epoch,
-            "score": metrics.get("mean_reward", math.nan),
-        }
-        components.policy_store.save(f"step_{state.agent_steps:012d}", components.ppo.policy, metadata)
+        components.policy_store.save(f"step_{state.agent_steps:012d}", policy, about)
+    if components.checkpointer is not None:
+        whole = kept(components.ppo, components.collector, _companions(components)) | state.state_dict()
+        manifest = {"policy": described(policy, about)}
+        components.checkpointer.try_save(state.agent_steps, whole, manifest, score=None if math.isnan(score) else score)
+
+
+def _go_on(state: TrainingState, components: TrainingComponents) -> None:
+    """Take up the newest checkpoint, if there is one."""
+    if components.checkpointer is not None and components.checkpointer.steps():
+        loaded = components.checkpointer.load().state
+        take_up(loaded, components.ppo, components.collector, _companions(components))
+        state.load_state_dict(loaded)
+
+
+def _companions(components: TrainingComponents) -> dict[str, Stateful]:
+    return {} if components.curriculum is None else {"curriculum": components.curriculum}
 
 
 def _require_progress(state: TrainingState, before: tuple[int, int], step_fn: StepFunction) -> None:

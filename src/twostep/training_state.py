@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,18 +59,18 @@ class TrainingState:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all of it as plain containers."""
+        """Return all of it as plain containers, by the names that checkpoints have for it."""
         return {
-            "agent_steps": self.agent_steps,
-            "epoch": self.epoch,
+            "total_timesteps": self.agent_steps,
+            "n_updates": self.epoch,
             "episodes": self.episodes,
             "episode_rewards": list(self.episode_rewards),
             "episode_lengths": list(self.episode_lengths),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue exactly where `state_dict` was taken."""
-        self.agent_steps, self.epoch, self.episodes = state["agent_steps"], state["epoch"], state["episodes"]
+        self.agent_steps, self.epoch, self.episodes = state["total_timesteps"], state["n_updates"], state["episodes"]
         self.episode_rewards = deque(state["episode_rewards"], maxlen=RECENT_EPISODES)
         self.episode_lengths = deque(state["episode_lengths"], maxlen=RECENT_EPISODES)
 
