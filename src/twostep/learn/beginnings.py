@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -10,7 +12,7 @@ from twostep.learn.settings import PPOConfig
 from twostep.policies.actor_critic import ActorCritic
 from twostep.policies.encoders import space_tree
 from twostep.rollout import RolloutBuffer
-from twostep.tree import Tree, tree_items, tree_structure
+from twostep.tree import Tree, tree_items, tree_leaves, tree_structure
 
 
 def require_support(policy: nn.Module, config: PPOConfig) -> None:
@@ -23,26 +25,65 @@ def require_support(policy: nn.Module, config: PPOConfig) -> None:
         )
 
 
-def make_optimizer(parameters: list[nn.Parameter], config: PPOConfig) -> torch.optim.Optimizer:
-    """Build Adam or AdamW, in its fused form."""
-    if not parameters:
+def learnable(policy: nn.Module) -> tuple[list[nn.Parameter], tuple[int, ...]]:
+    """Return the parameters that are learned, and the places of those that are frozen, which lose their gradients."""
+    parameters = list(policy.parameters())
+    frozen = tuple(place for place, parameter in enumerate(parameters) if not parameter.requires_grad)
+    if len(frozen) == len(parameters):
         raise PolicyError("The policy has no parameters to learn. Pass a network whose parameters require gradients.")
+    for place in frozen:
+        parameters[place].grad = None  # an optimizer would go on with the last one
+    return [parameter for parameter in parameters if parameter.requires_grad], frozen
+
+
+def make_optimizer(parameters: list[nn.Parameter], config: PPOConfig) -> torch.optim.Optimizer:
+    """Build Adam or AdamW, in its fused form; parameters that are frozen now may be set free later."""
     kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
     return kinds[config.optimizer](
         parameters, lr=config.lr, eps=config.adam_eps, weight_decay=config.weight_decay, fused=True
     )
 
 
+LEAST_LOGPROB = -100.0
+"""Of one number of an action: rarer ones are never sampled, and the probability ratio would overflow."""
+
+
 def require_finite(rollout: RolloutBuffer) -> None:
-    """Refuse data that would ruin the weights, before anything is learned from them."""
-    for name in ("advantages", "returns"):
-        column = torch.where(rollout.valid, getattr(rollout, name), 0.0)
-        if not bool(column.isfinite().all()):
-            step, row = (~column.isfinite()).nonzero()[0].tolist()
-            raise NumericsError(
-                f"{name} is {float(column[step, row])} at step {step}, row {row} of the rollout. Its rewards or values "
-                "are not finite; nothing was learned from it."
-            )
+    """Refuse data that would ruin the weights, before anything is learned from them; only what counts is looked at."""
+    acted, goes_on = rollout.valid, rollout.valid & ~rollout.terminated
+    seen = {"obs": rollout.obs, **(rollout.context or {})}
+    columns = [(path, leaf, acted) for path, leaf in tree_items(seen)]
+    columns += [(name, getattr(rollout, name), acted) for name in ("rewards", "logprobs", "values")]
+    columns += [("next_values", rollout.next_values, goes_on), *_entered(rollout)]
+    columns += [(name, getattr(rollout, name), acted) for name in ("advantages", "returns")]
+    for path, leaf, counts in columns:
+        if leaf.is_floating_point() and not bool(leaf.sum().isfinite()):
+            bad = ~leaf.isfinite()
+            bad = bad.flatten(2).any(2) if bad.dim() > 2 else bad
+            _refuse_number(path, leaf, bad & counts, "Every number must be finite")
+    numbers = sum(leaf[0, 0].numel() for leaf in tree_leaves(rollout.actions))
+    rare = (rollout.logprobs < LEAST_LOGPROB * numbers) & acted
+    _refuse_number(
+        "log_probs", rollout.logprobs, rare, "No action is taken that is so unlikely to the policy that acts"
+    )
+
+
+def _entered(rollout: RolloutBuffer) -> list[tuple[str, Tensor, Tensor]]:
+    """Return the memory that entered each sequence, and where a step was taken with it."""
+    padded = nn.functional.pad(rollout.valid, (0, 0, 0, -rollout.num_steps % rollout.sequence_length))
+    used = padded.unflatten(0, (-1, rollout.sequence_length)).any(1)
+    return [(path, leaf, used) for path, leaf in tree_items(rollout.states, "states")]
+
+
+def _refuse_number(name: str, leaf: Tensor, bad: Tensor, rule: str) -> None:
+    if bool(bad.any()):
+        at, row = bad.nonzero()[0].tolist()
+        numbers = leaf[at, row].flatten().tolist()
+        number = next((number for number in numbers if not math.isfinite(number)), numbers[0])
+        unit = "sequence" if name.startswith("states") else "step"
+        raise NumericsError(
+            f"{name} is {number:g} at {unit} {at}, row {row} of the rollout. {rule}; nothing was learned."
+        )
 
 
 def require_fit(policy: ActorCritic, rollout: RolloutBuffer) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,9 +15,12 @@ from twostep.compiled import Compiled
 from twostep.errors import NumericsError, RatioError
 from twostep.experience import combine_rollouts
 from twostep.learn.batch_size import adapted_minibatch_size
-from twostep.learn.beginnings import make_optimizer, require_finite, require_fit, require_support
+from twostep.learn.beginnings import learnable, make_optimizer, require_finite, require_fit, require_support
+from twostep.learn.custom import CustomLoss, custom_losses_of
 from twostep.learn.losses import Metrics, clipped_surrogate, normalized, ppo_loss, squared_value_error
+from twostep.learn.metrics import LOSS_METRICS, OWN_METRICS, joined, means
 from twostep.learn.revaluing import judged, ratio_error, revalued
+from twostep.learn.scaling import LossScale
 from twostep.learn.schedules import AdaptiveKL, schedule_for
 from twostep.learn.settings import PPOConfig
 from twostep.normalization import ObservationNormalizer, ReturnNormalizer
@@ -31,14 +34,7 @@ from twostep.tree import Tree, tree_map
 if TYPE_CHECKING:
     from twostep.learn.replay import Replayed
 
-CustomLoss = Callable[..., Any]
-"""`fn(policy, obs, actions, rewards, values, advantages)` -> loss, or (loss, metrics); added to PPO's own.
-
-It is given a minibatch, `[L, N, ...]` like a policy takes it; gradients flow through `values`. Without memory (L is 1)
-only transitions that count are in it.
-"""
-
-RATIO_TOLERANCE = {"fp32": 1e-3, "bf16": 0.2}
+RATIO_TOLERANCE = {"fp32": 1e-3, "bf16": 0.2, "fp16": 0.05}
 """How far rounding may take the first ratio from 1; a fault takes it much further."""
 
 
@@ -59,8 +55,8 @@ class PPOOptimizer:
         self.policy = as_policy(policy)
         self.device = torch.device(device) if device is not None else _device_of(self.policy)
         self.policy.to(self.device)
-        self.parameters = [p for p in self.policy.parameters() if p.requires_grad]
-        self.optimizer = optimizer or make_optimizer(self.parameters, self.config)
+        self._find_learnable()
+        self.optimizer = optimizer or make_optimizer(list(self.policy.parameters()), self.config)
         self.generator = torch.Generator().manual_seed(seed)
         self.minibatch_size = self.config.minibatch_size
         self.adaptive = AdaptiveKL(self.config.lr, self.config.desired_kl)
@@ -69,8 +65,13 @@ class PPOOptimizer:
         require_support(self.policy, self.config)
         if isinstance(self.policy, ActorCritic):
             self.policy.autocast_dtype = PRECISIONS[self.config.precision]
-        self._sizes = [parameter.numel() for parameter in self.parameters]
+        self.loss_scale = LossScale() if self.config.precision == "fp16" else None
         self._recorded = self._recording() if recordable(self.policy, self.device) else None
+
+    def _find_learnable(self) -> None:
+        """Look which parameters are learned: some may be frozen, or set free again, between two updates."""
+        self.parameters, self._frozen = learnable(self.policy)
+        self._sizes = [parameter.numel() for parameter in self.parameters]
 
     def set_progress(self, progress: float) -> None:
         """Set the learning rate for the part of all training that is done, 0 to 1."""
@@ -92,7 +93,8 @@ class PPOOptimizer:
         beside it; normalisers, `explained_variance` and the check of the ratio know the fresh one only.
         """
         if not bool(experience.valid.any()):
-            return dict.fromkeys(EMPTY_METRICS, math.nan)
+            return dict.fromkeys(OWN_METRICS, math.nan)
+        self._find_learnable()
         if self._recorded is not None:
             self._recorded.notice_changes()
         rollout = experience.to(self.device)
@@ -112,7 +114,8 @@ class PPOOptimizer:
         with fast_products(len(sequences) * sequences.length // self._number(sequences), self.device):
             measured, epochs = self._epochs(sequences, together, custom_loss_fns)
         self._normalize_observations(rollout)
-        metrics = _means(measured) | {"explained_variance": float(variance), "epochs": float(epochs)} | beside
+        beside |= {} if self.loss_scale is None else {"loss_scale": self.loss_scale.scale}
+        metrics = means(measured) | {"explained_variance": float(variance), "epochs": float(epochs)} | beside
         if not all(math.isfinite(metrics[name]) for name in ("loss", "grad_norm")):
             raise NumericsError(
                 f"loss={metrics['loss']}, grad_norm={metrics['grad_norm']}; both must be finite. The weights are "
@@ -154,6 +157,7 @@ class PPOOptimizer:
             },
             "minibatches": {"size": self.minibatch_size, "order": generator_state(self.generator)},
             "compiled": None if self._recorded is None else self._recorded.state_dict(),
+            "loss_scale": None if self.loss_scale is None else self.loss_scale.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -166,6 +170,8 @@ class PPOOptimizer:
         restore_generator(self.generator, state["minibatches"]["order"])
         if self._recorded is not None and state["compiled"] is not None:
             self._recorded.load_state_dict(state["compiled"])
+        if self.loss_scale is not None and state["loss_scale"] is not None:
+            self.loss_scale.load_state_dict(state["loss_scale"])
 
     def _sequences(self, rollout: RolloutBuffer) -> Sequences:
         """Complete the rollout's advantages, normalise them over all of it, and cut it."""
@@ -206,20 +212,23 @@ class PPOOptimizer:
 
     def gradient(self, minibatch: Minibatch, custom_losses: Sequence[CustomLoss] = ()) -> Metrics:
         """Fill the parameters' gradients with the clipped gradient of a minibatch, and return what was measured."""
-        if self.config.accumulate == 1:
-            flat, total = self._gradient(minibatch, minibatch.count, custom_losses)
+        if self.loss_scale is None:
+            flat, total = self._whole(minibatch, custom_losses)
         else:
-            flat, total = self._accumulated(minibatch, custom_losses)
+            flat, total = self.loss_scale.finite(lambda: self._whole(minibatch, custom_losses))
         for parameter, part in zip(self.parameters, flat.split(self._sizes), strict=True):
             parameter.grad = part.view_as(parameter)
         return total
 
-    def _accumulated(self, minibatch: Minibatch, custom_losses: Sequence[CustomLoss]) -> tuple[Tensor, Metrics]:
-        total, flat = {}, None
+    def _whole(self, minibatch: Minibatch, custom_losses: Sequence[CustomLoss]) -> tuple[Tensor, Metrics]:
+        if self.config.accumulate == 1:
+            return self._gradient(minibatch, minibatch.count, custom_losses)
+        total: Metrics = {}
+        flat: Tensor | None = None
         for piece in minibatch.pieces(self.config.accumulate):
             gradient, metrics = self._gradient(piece, minibatch.count, custom_losses)
             flat = gradient if flat is None else flat.add_(gradient)
-            total = {name: _joined(name, total.get(name), value) for name, value in metrics.items()}
+            total = joined(total, metrics)
         assert flat is not None
         flat, norm = self._clipped(flat)
         return flat, total | {"grad_norm": norm}
@@ -228,21 +237,22 @@ class PPOOptimizer:
         """Return the gradient of a piece, all parameters in one row, and what was measured; clipped if it is whole."""
         if self._recorded is not None and not custom_losses:
             self._piece = piece
-            tree = (piece.tensors(), torch.full((), float(count)))
-            flat, *measured = self._recorded(tree, self.policy.fingerprint())
+            scale = None if self.loss_scale is None else torch.full((), self.loss_scale.scale)
+            tree = (piece.tensors(), torch.full((), float(count)), scale)
+            flat, *measured = self._recorded(tree, (*self.policy.fingerprint(), *self._frozen))
             return flat, dict(zip(self._measured(), measured, strict=True))
         loss, metrics, values = self._loss(piece, count)
-        for custom_loss in custom_losses:
-            extra, extra_metrics = self._custom(custom_loss, piece, values, count)
-            loss = loss + extra
-            metrics |= extra_metrics | {"loss": metrics["loss"] + extra.detach()}
-        return self._flat(loss, metrics)
+        if custom_losses:
+            extra, measured = custom_losses_of(custom_losses, self.policy, piece, values, count)
+            loss, metrics = loss + extra, metrics | measured | {"loss": metrics["loss"] + extra.detach()}
+        return self._flat(loss, metrics, None if self.loss_scale is None else self.loss_scale.scale)
 
     def _measured(self) -> tuple[str, ...]:
         return (*LOSS_METRICS, "grad_norm") if self.config.accumulate == 1 else LOSS_METRICS
 
-    def _flat(self, loss: Tensor, metrics: Metrics) -> tuple[Tensor, Metrics]:
-        flat = _flat_gradient(loss, self.policy)
+    def _flat(self, loss: Tensor, metrics: Metrics, scale: Tensor | float | None) -> tuple[Tensor, Metrics]:
+        flat = _flat_gradient(loss if scale is None else loss * scale, self.policy)
+        flat = flat if scale is None else flat / scale
         if self.config.accumulate > 1:
             return flat, metrics
         flat, norm = self._clipped(flat)
@@ -259,9 +269,9 @@ class PPOOptimizer:
 
     def _recordable(self, tree: Tree) -> tuple[Tensor, ...]:
         """Do what `_gradient` does, as a function of nothing but tensors."""
-        tensors, count = tree
+        tensors, count, scale = tree
         loss, metrics, _ = self._loss(self._piece.with_tensors(tensors), count)
-        flat, metrics = self._flat(loss, metrics)
+        flat, metrics = self._flat(loss, metrics, scale)
         return flat, *(metrics[name] for name in self._measured())
 
     def _loss(self, piece: Minibatch, count: Tensor | float) -> tuple[Tensor, Metrics, Tensor]:
@@ -284,22 +294,6 @@ class PPOOptimizer:
             errors = (new_logprobs - piece.logprobs).expm1().abs()
             metrics["ratio_error"] = (errors if piece.valid is None else torch.where(piece.valid, errors, 0.0)).max()
         return loss, metrics, output.values
-
-    def _custom(self, custom_loss: CustomLoss, piece: Minibatch, values: Tensor, count: int) -> tuple[Tensor, Metrics]:
-        """Call a custom loss; a mean over a piece weighs as much as the piece does in its minibatch."""
-
-        def counted(leaf: Tensor) -> Tensor:
-            some_do_not = piece.valid is not None and piece.valid.shape[0] == 1
-            return leaf[piece.valid][None] if some_do_not else leaf
-
-        obs, actions = tree_map(counted, piece.obs), tree_map(counted, piece.actions)
-        rewards, values, advantages = (counted(leaf) for leaf in (piece.rewards, values, piece.advantages))
-        result = custom_loss(self.policy, obs, actions, rewards, values, advantages)
-        loss, metrics = result if isinstance(result, tuple) else (result, {})
-        weight = piece.count / count
-        name = getattr(custom_loss, "__name__", "custom_loss")
-        extras = {key: torch.as_tensor(value, device=self.device).detach() * weight for key, value in metrics.items()}
-        return loss * weight, {name: loss.detach() * weight, **extras}
 
     def compute_ppo_loss(
         self, obs: Tree, actions: Tree, old_logprobs: Tensor, advantages: Tensor, returns: Tensor, values: Tensor
@@ -381,30 +375,11 @@ class PPOOptimizer:
             group["lr"] = lr
 
 
-LOSS_METRICS = ("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clipfrac", "ratio_error")
-EMPTY_METRICS = (*LOSS_METRICS, "grad_norm", "explained_variance", "epochs", "lr")
-
-
 def _flat_gradient(loss: Tensor, policy: nn.Module) -> Tensor:
     """Return the gradient of all parameters in one row; 0 where the loss does not depend on one."""
     parameters = [parameter for parameter in policy.parameters() if parameter.requires_grad]
     parts = torch.autograd.grad(loss, parameters, materialize_grads=True)
     return torch.cat([part.reshape(-1) for part in parts])
-
-
-def _joined(name: str, so_far: Tensor | None, value: Tensor) -> Tensor:
-    """Add up pieces of means; the worst ratio stays the worst."""
-    if so_far is None:
-        return value
-    return torch.maximum(so_far, value) if name == "ratio_error" else so_far + value
-
-
-def _means(measured: list[Metrics]) -> dict[str, float]:
-    """Bring everything to the host in one transfer: means over all minibatches, the ratio's error of the first."""
-    names = list(measured[0])
-    table = torch.stack([torch.stack([metrics[name] for name in names]) for metrics in measured]).double()
-    means = dict(zip(names, table.mean(0).tolist(), strict=True))
-    return means | {"ratio_error": float(table[0, names.index("ratio_error")])}
 
 
 def _device_of(policy: nn.Module) -> torch.device:

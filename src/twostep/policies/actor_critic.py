@@ -20,7 +20,7 @@ from twostep.policies.versions import first_version
 from twostep.protocols import PolicyOutput
 from twostep.tree import Tree, tree_leaves, tree_map
 
-PRECISIONS: dict[str, torch.dtype | None] = {"fp32": None, "bf16": torch.bfloat16}
+PRECISIONS: dict[str, torch.dtype | None] = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class ActorCritic(nn.Module):
