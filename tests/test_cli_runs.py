@@ -206,3 +206,52 @@ def test_other_environments_begin_new_episodes_and_say_so(capsys):
     assert "episodes begin anew: the environments are others than before" in capsys.readouterr().out
     assert main(["resume", "--total_timesteps", "384", "--num_envs", "3"]) == 0
     assert "episodes begin anew: there were 2 rows, and now are 3" in capsys.readouterr().out
+
+
+LOCK = """
+env: {id: "twostep.worlds.lock:CombinationLock", kwargs: {length: 3}, num_envs: 4}
+curriculum:
+  kind: success_rate
+  score: success
+  history: 3
+  promote_above: 0.5
+  demote_below: 0
+  tasks: {short: {length: 1}, middle: {length: 2}, long: {length: 3}}
+trainer: {total_timesteps: 1024}
+logging: {tensorboard: false}
+ppo: {rollout_steps: 32, update_epochs: 2, lr: 1e-2}
+seed: 1
+"""
+
+
+def test_a_file_says_the_curriculum(tmp_path):
+    """J42, M3: a YAML's tasks are played, written beside the other settings, logged, and gone on with."""
+    (tmp_path / "lock.yaml").write_text(LOCK)
+    assert main(["train", "lock.yaml"]) == 0
+    config = TrainingConfig.from_yaml(the_run() / "config.yaml")
+    assert config.curriculum.tasks == {"short": {"length": 1}, "middle": {"length": 2}, "long": {"length": 3}}
+    rows = read_rows(the_run() / "metrics.jsonl")
+    assert rows[-1]["curriculum/level"] > 0
+    played = [sum(row[f"curriculum/attempts/{name}"] for name in config.curriculum.tasks) for row in rows]
+    assert played == [row["episodes"] for row in rows]
+    assert main(["resume", "--total_timesteps", "1280"]) == 0
+    later = read_rows(the_run() / "metrics.jsonl")[-1]
+    assert later["curriculum/attempts/short"] >= rows[-1]["curriculum/attempts/short"] > 0
+    assert later["curriculum/level"] > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--curriculum.kind", "succes_rate"], "Did you mean 'success_rate'?"),
+        (["--curriculum", "staged", "--curriculum.tasks.one.length", "1"], "after=(0.3, 0.6) must be 0 rising parts"),
+        (["--curriculum.knd", "uniform"], "Did you mean --curriculum.kind?"),
+        (["--curriculum", "uniform"], "curriculum.tasks={} must name what kind='uniform' chooses from"),
+        (["--curriculum.kind", "terrain_grid", "--curriculum.num_levels", "0"], "num_levels=0 must be 1 or more"),
+    ],
+)
+def test_curricula_that_cannot_work_say_why_in_one_line(words, message, capsys):
+    assert main(["train", "twostep.worlds.lock:CombinationLock", *SMALL, *words]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert message in err

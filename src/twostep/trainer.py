@@ -18,6 +18,7 @@ from twostep.checkpoint import load_state, save_state
 from twostep.collect.collector import RolloutCollector
 from twostep.collect.tasks import Score
 from twostep.config import TrainingConfig, janus, resolve_ppo_settings
+from twostep.curriculum import make_curriculum
 from twostep.environments import adapted
 from twostep.errors import ConfigError, EnvError
 from twostep.learn.losses import ppo_loss
@@ -109,7 +110,9 @@ class PPOTrainer:
             config = TrainingConfig.from_yaml(config)
         elif not isinstance(config, TrainingConfig):
             config = TrainingConfig.from_dict(config)
-        return cls(policy, env, config.ppo, device=device, seed=config.seed)
+        curriculum = make_curriculum(config.curriculum, config.seed)
+        score = config.curriculum.score
+        return cls(policy, env, config.ppo, device=device, seed=config.seed, curriculum=curriculum, task_score=score)
 
     @property
     def model(self) -> Any:

@@ -12,6 +12,7 @@ import pytest
 from gymnasium import spaces
 
 from twostep import (
+    LearningProgressCurriculum,
     PPOTrainer,
     RolloutCollector,
     StagedCurriculum,
@@ -202,6 +203,31 @@ def test_a_checkpoint_holds_the_curriculum(tmp_path: Any) -> None:
     bare = trainer(None).save_checkpoint(tmp_path / "bare")
     with pytest.raises(TwostepError, match="curriculum"):
         trainer(again).load_checkpoint(bare)
+
+
+@pytest.mark.parametrize("workers", [(0, 0), (2, 2), (0, 2)])
+def test_resuming_goes_on_with_the_same_tasks_bit_for_bit(workers: tuple[int, int], tmp_path: Any) -> None:
+    """M13, J42: a run with a curriculum that was stopped equals one that was not, also when environments move."""
+
+    def train(num_workers: int, steps: int, resume: Any = None, save: Any = None) -> Any:
+        env = locks(num_workers=num_workers)
+        try:
+            curriculum = LearningProgressCurriculum(LOCKS, seed=3)
+            settings = {"seed": 0, "n_epochs": 1, "rollout_steps": 16, "device": "cpu"}
+            one = PPOTrainer(make_policy(env, seed=0), env, curriculum=curriculum, **settings)
+            if resume is not None:
+                one.load_checkpoint(resume)
+            one.train(steps)
+            if save is not None:
+                one.save_checkpoint(save)
+            weights = [parameter.detach().numpy().tobytes() for parameter in one.policy.parameters()]
+            return weights, str(curriculum.state_dict())
+        finally:
+            env.close()
+
+    before, after = workers
+    train(before, 320, save=tmp_path / "halfway")
+    assert train(after, 640, resume=tmp_path / "halfway") == train(before, 640)
 
 
 @pytest.mark.parametrize("make", [UniformCurriculum, lambda tasks: TerrainGrid(("flat",), 2)])

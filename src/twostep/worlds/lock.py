@@ -47,10 +47,15 @@ class CombinationLock(gym.Env[Array, Any]):
 
     def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         """Set the next dial."""
-        is_right = action == self._right[self._at]
+        is_right = action == self.right_number
         self._at += is_right
         opened = self._at == self.length
         return self._obs(), float(opened), opened or not is_right, False, {"success": opened}
+
+    @property
+    def right_number(self) -> int:
+        """What the next dial must be set to."""
+        return self._right[self._at]
 
     def _obs(self) -> Array:
         obs = np.zeros(self.num_dials + 1, dtype=np.float32)
