@@ -131,6 +131,28 @@ def test_every_row_plays_its_share_of_whole_episodes(lengths, episodes, next_ste
     assert len(stats) == len(stats.infos) == episodes
 
 
+class BrokenOff(ScriptedEnv):
+    """A worker fails in the third step of the first row, whose next episode begins in it."""
+
+    def step(self, actions):
+        step = super().step(actions)
+        fails = len(self.actions) == 3
+        if fails:
+            self._start(0)
+            step.obs["place"][0] = [0, 0]
+        step.valid = np.array([not fails] + [True] * (self.num_rows - 1))
+        if fails:
+            step.rewards[0], step.truncated[0], step.episode_starts[0] = 0.0, True, True
+        return step
+
+
+def test_an_episode_that_a_failure_broke_off_is_no_part_of_the_next():
+    """A1, E26: what it had earned until then counts nowhere."""
+    stats = evaluate(CountingPolicy(), BrokenOff([[4], [3]]), episodes=4)
+    assert stats.lengths == [4, 4, 3, 3]
+    assert stats.returns == [triangle(4), triangle(4), triangle(3), triangle(3)]
+
+
 def test_short_episodes_are_not_favoured():
     """The first ten ends of these rows are all of length 1; the mean must see both rows alike."""
     stats = evaluate(CountingPolicy(), ScriptedEnv([[1], [30]]), episodes=10)

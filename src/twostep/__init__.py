@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from twostep.advantages import gae
     from twostep.collect.collector import RolloutCollector
     from twostep.collect.league import League
+    from twostep.collect.opponents import PolicyOpponent
     from twostep.collect.overlapped import CollectorTeam, OverlappedCollector
     from twostep.collect.selfplay import SelfPlay
     from twostep.config import (
@@ -90,6 +91,7 @@ __version__ = "0.1.0"
 _NAMES_IN = {
     "twostep.collect.collector": ("RolloutCollector",),
     "twostep.collect.league": ("League",),
+    "twostep.collect.opponents": ("PolicyOpponent",),
     "twostep.collect.overlapped": ("CollectorTeam", "OverlappedCollector"),
     "twostep.collect.selfplay": ("SelfPlay",),
     "twostep.config": (
@@ -113,6 +115,7 @@ _NAMES_IN = {
         "EnvError",
         "NumericsError",
         "PolicyError",
+        "PolicyOpponent",
         "RatioError",
         "RolloutError",
         "TwostepError",
@@ -194,6 +197,7 @@ __all__ = [
     "Policy",
     "PolicyError",
     "PolicyEvaluator",
+    "PolicyOpponent",
     "PolicyOutput",
     "PolicyRecord",
     "PolicyStore",

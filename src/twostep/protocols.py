@@ -94,6 +94,8 @@ class Step:
     """`[B, n]` bool: which of the next actions are allowed; None where every action always is."""
     infos: dict[int, dict[str, Any]] = field(default_factory=dict)
     """For rows whose episode ended: the environment's own last info."""
+    present: Any = None
+    """`[B]` bool, or None for all: an agent is there to take the next action; where none is, `obs` shows nothing."""
 
 
 class RowEnv(Protocol):

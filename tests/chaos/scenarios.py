@@ -10,6 +10,7 @@ import gc
 import os
 import random
 import signal
+import stat
 import subprocess
 import sys
 import textwrap
@@ -17,6 +18,7 @@ import threading
 import time
 import uuid
 import zlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +150,7 @@ def kills(
     killer = Killer(env, signal.SIGKILL, pause)
     killer.start()
     began = time.monotonic()
-    while env.failures < count:
+    while env.failures < count or verifier.num_valid <= 100:
         actions = generator.integers(0, 4, num_envs)
         before = time.monotonic()
         step = env.step(actions)
@@ -233,6 +235,13 @@ def _raise(error: BaseException) -> None:
     raise error
 
 
+def _hang_up() -> None:
+    for descriptor in range(3, 64):
+        with suppress(OSError):
+            if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                os.close(descriptor)
+
+
 WAYS: dict[str, Any] = {
     "segfault": lambda: ctypes.string_at(0),
     "exit": lambda: os._exit(0),
@@ -240,6 +249,10 @@ WAYS: dict[str, Any] = {
     "error": lambda: _raise(ArithmeticError("wheel lost")),
     "odd error": lambda: _raise(Unrebuildable("the ford", 3)),
     "sys.exit": lambda: sys.exit(3),
+    "interrupt": lambda: _raise(KeyboardInterrupt()),
+    "generator exit": lambda: _raise(GeneratorExit()),
+    "late exit": lambda: (_hang_up(), time.sleep(0.2), os._exit(7)),
+    "hang up": lambda: (_hang_up(), time.sleep(1000)),
     "abort": lambda: os.abort(),
     "sleep": lambda: time.sleep(1000),
 }

@@ -57,6 +57,10 @@ def test_each_way_to_fail_is_survived(way):
         ("memory", MemoryError, "no room for the map"),
         ("odd error", EnvError, "stuck at the ford, 3 m deep"),
         ("sys.exit", EnvError, "SystemExit: 3"),
+        ("interrupt", EnvError, "KeyboardInterrupt"),
+        ("generator exit", EnvError, "GeneratorExit"),
+        ("late exit", EnvError, "exited with code 7 in step"),
+        ("hang up", EnvError, "closed its connection and was ended in step"),
         ("exit", EnvError, "exited with code 0 in step"),
         ("segfault", EnvError, "was killed by SIGSEGV in step"),
         ("abort", EnvError, "was killed by SIGABRT in step"),
@@ -71,10 +75,12 @@ def test_without_restarts_the_first_failure_is_raised_with_its_place_and_traceba
         with pytest.raises(kind if sys.version_info >= (3, 11) else EnvError, match=message) as caught:
             env.step(np.array([0, 0, 0, 3]))
         words = told(caught.value)
-        if way != "sys.exit":
-            assert "env 3 (seed 13), episode 1, step 2 of it, in step(3)" in words
+        assert "env 3 (seed 13), episode 1, step 2 of it, in step(3)" in words
+        assert "memory runs out" not in words
         assert "Worker 1 (env 2 to env 3)" in words
-        assert ("scenarios.py" in words) == (way != "exit"), "its own traceback, where it could leave one"
+        assert ("scenarios.py" in words) == (way not in ("exit", "late exit", "hang up")), (
+            "its own traceback, where it could leave one"
+        )
         assert "restarts=5" in words
         assert env.failures == 1
         with pytest.raises(EnvError, match="Call reset first"):
@@ -95,7 +101,7 @@ def test_a_hanging_step_says_where_it_hangs():
 
 class NeverBegins(Stamped):
     def reset(self, *, seed=None, options=None):
-        raise RuntimeError("no track")
+        raise RuntimeError("no track.")
 
 
 class NeverSteps(Stamped):
@@ -114,8 +120,10 @@ def test_an_environment_that_always_fails_on_reset_stops_after_k_failures(start_
         assert env.failures == 6
         assert "failure 6 in a row, with restarts=5" in told(caught.value)
     assert time.monotonic() - began < 10
-    warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warnings) == 5
+    assert ["Traceback" in words for words in warnings] == [True, False, False, False, False]
+    assert not any(".." in words for words in warnings)
 
 
 def test_failures_in_a_row_are_counted_until_a_step_succeeds():

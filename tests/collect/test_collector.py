@@ -14,8 +14,7 @@ from twostep.collect.collector import RolloutCollector
 from twostep.errors import NumericsError, RolloutError
 from twostep.tensors import TensorEnv
 from twostep.tree import tree_leaves, tree_map, tree_stack
-from twostep.vector import SerialVectorEnv, as_env
-from twostep.vector.spaces import row_seeds
+from twostep.vector import SerialVectorEnv, as_env, row_seeds
 
 NUM_ROWS, SEED, ACTION_SEED = 3, 7, 11
 MODES = ("serial", "next_step", "same_step", "disabled")

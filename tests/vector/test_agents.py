@@ -46,6 +46,8 @@ def test_agents_are_named_by_ids_or_patterns_in_the_order_of_the_wish(wish: Any,
 def test_agents_need_not_be_texts() -> None:
     assert chosen_agents((0, 1, ("x", 2)), [1]) == (1,)
     assert chosen_agents((0, 1), 0) == (0,)
+    assert chosen_agents((("x", 1), ("x", 2)), ("x", 2)) == (("x", 2),), "a tuple may be a single id"
+    assert chosen_agents((("x", 1), ("x", 2)), (("x", 2), ("x", 1))) == (("x", 2), ("x", 1))
     assert chosen_agents(("[a]", "a"), "[a]") == ("[a]",), "an id is taken as it is before it is a pattern"
 
 
@@ -122,12 +124,26 @@ def test_the_environment_makes_the_opponent_where_none_is_given() -> None:
     assert made_opponents([Spaces(), Spaces()], [], None) == [None, None]
 
 
+class Hasty:
+    def act(self, obs: Any) -> int: ...
+
+
+class Network:
+    def forward(self, obs: Any) -> Any: ...
+    def state_dict(self) -> Any: ...
+    def __call__(self, *args: Any) -> Any: ...
+
+
 @pytest.mark.parametrize(
     ("others", "make", "message"),
     [
         (["red_0", "red_1"], None, r"Nobody plays red_0, red_1.*Spaces has no make_opponent\(\)"),
         ([], Player, "agent_ids covers every agent, so it would play nobody"),
         (["red_0"], dict, r"The opponent \{\} has no method act\(env, agent_id\)"),
+        (["red_0"], lambda env, agent: 0, r"needs arguments, but is called without any.*opponent=Mine"),
+        (["red_0"], Hasty, r"act\(obs: 'Any'\) -> 'int' cannot be called as act\(env, agent_id\)"),
+        (["red_0"], Network(), r"opponent is the network Network.*lambda: PolicyOpponent\(network\)"),
+        (["red_0"], lambda: Network(), r"what opponent= makes is the network Network"),
     ],
 )
 def test_opponents_that_cannot_play_are_refused(others: Any, make: Any, message: str) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -69,12 +71,40 @@ class Tiny(gym.Env[Any, Any]):
         return np.zeros(2, dtype=np.float32), 0.0, False, False, {}
 
 
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+class Sleepy(Tiny):
+    """Hangs in the episode of one seed."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.hangs = seed == row_seeds(0, 1)[0]
+        return super().reset()
+
+    def step(self, action: int) -> Any:
+        time.sleep(100 * self.hangs)
+        return super().step(action)
+
+
 def test_functions_and_classes_are_called_once_per_environment() -> None:
     for maker in (Tiny, lambda level: Tiny(level)):
         env = make_env(maker, 3, level=4)
         assert isinstance(env, SerialVectorEnv)
         assert env.call("level") == [4, 4, 4]
     assert make_env(Tiny).spec_name == "Tiny"
+
+
+def test_how_workers_are_treated_can_be_said_with_any_way_to_make_environments() -> None:
+    """A1, A2: a worker that hangs is replaced where that is allowed."""
+    env = make_env(Sleepy, 1, num_workers=1, restarts=1, step_timeout=0.5, start_method="forkserver")
+    with env:
+        env.reset(0)
+        step = env.step(np.array([1]))
+        assert (step.valid.tolist(), step.truncated.tolist(), env.failures) == ([False], [True], 1)
+    with pytest.raises(EnvError, match="start_method='fork', but must be"):
+        make_env(Tiny, 1, num_workers=1, start_method="fork")
+    with pytest.raises(EnvError, match="restarts=-1"):
+        make_env(Tiny, 1, num_workers=1, restarts=-1)
 
 
 def test_a_path_names_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,6 +142,59 @@ def test_environments_of_one_agent_call_it_agent_0():
         assert infos[1] == {"agent_0": {}}
 
 
+class Late:
+    """PettingZoo's parallel interface by its looks: `b` comes at step 2, all end at step 3."""
+
+    possible_agents = ("a", "b")
+
+    def observation_space(self, agent):
+        return spaces.Box(0, 9, (1,), np.float32)
+
+    def action_space(self, agent):
+        return spaces.Discrete(2)
+
+    def _seen(self):
+        return {agent: np.array([self.t], dtype=np.float32) for agent in self.agents}
+
+    def reset(self, seed=None, options=None):
+        self.t, self.agents = 0, ["a"]
+        return self._seen(), {"a": {}}
+
+    def step(self, actions):
+        assert list(actions) == self.agents
+        acting, self.t = self.agents, self.t + 1
+        self.agents = ["a", "b"] if self.t == 2 else list(acting)
+        over = dict.fromkeys(acting, self.t == 3)
+        answer = self._seen(), dict.fromkeys(acting, 1.0), over, dict.fromkeys(acting, False), {}
+        self.agents = [] if self.t == 3 else self.agents
+        return answer
+
+
+def test_agents_are_shown_asked_and_paid_only_while_they_are_there():
+    """E18, EB4: one that comes late is nobody until then, after a reset as after an episode's end."""
+    with VectorEnv(2, Late, num_workers=1, start_method="forkserver") as env:
+        seen, infos = env.reset(seeds=[0, 0])
+        for _ in range(2):
+            assert ([list(one) for one in seen], [list(one) for one in infos]) == ([["a"]] * 2, [["a"]] * 2)
+            with pytest.raises(EnvError, match=r"Give one action to each .*\['a'\]"):
+                env.step([{}, {}])
+            for there_next in (["a"], ["a", "b"]):
+                seen, rewards, *_ = env.step([{"a": 0}] * 2)
+                assert rewards == [{"a": 1.0}] * 2
+                assert [list(one) for one in seen] == [there_next] * 2
+            with pytest.raises(EnvError, match=r"env 0 lack \['b'\], who are there"):
+                env.step([{"a": 0}] * 2)
+            seen, rewards, terms, _, infos = env.step([{"a": 0, "b": 1}] * 2)
+            assert (rewards, terms) == ([{"a": 1.0, "b": 1.0}] * 2, [{"a": True, "b": True}] * 2)
+            seen = [{agent: obs for agent, obs in one.items() if agent == "a"} for one in seen]
+            infos = [{"a": one["a"]} for one in infos]
+
+
+def test_seed_and_seeds_together_are_refused(matches):
+    with pytest.raises(EnvError, match="both seed and seeds"):
+        matches.reset(4, seeds=[1, 2, 3])
+
+
 class Dying(Walk):
     def step(self, action):
         if action["go"]:

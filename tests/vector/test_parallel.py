@@ -386,6 +386,8 @@ def test_methods_and_attributes_of_all_or_some_environments() -> None:
             self.observation_space, self.action_space = inner.observation_space, inner.action_space
             self.agents = AGENTS
 
+    with pytest.raises(AttributeError, match="'Party' object has no attribute 'nombre'"):
+        env.call("nombre")
     hidden = AgentsVectorEnv([Wrapped(Party(FOREVER, 4))], check=False)
     assert hidden.call("number") == [4]
     hidden.close()

@@ -117,14 +117,13 @@ class Evaluations:
 
     def _skirmish(self, trainer: PPOTrainer) -> tuple[float, dict[str, float]]:
         from twostep.evaluation import evaluate_vs_heuristic
-        from twostep.vector.spaces import row_seeds
         from twostep.worlds.skirmish import EnvConfig, save_replay
 
         episodes = self.config.trainer.eval_episodes
-        seeds = row_seeds(self.config.seed + _SEED_OFFSET, episodes)
+        seed = self.config.seed + _SEED_OFFSET  # matches of which none has a seed that training draws
         env_config = EnvConfig.from_dict(self.config.env.kwargs)
         stats, replay = evaluate_vs_heuristic(
-            trainer.policy, env_config, episodes, seeds, trainer.device, save_replay=True
+            trainer.policy, env_config, episodes, seed, trainer.device, save_replay=True
         )
         if replay is not None:
             save_replay(replay, self.folder / REPLAYS / f"step_{trainer.total_timesteps:012d}.npz")

@@ -14,6 +14,7 @@ from twostep.collect.league import League, Member
 from twostep.errors import ConfigError, EnvError, StateError
 from twostep.policies.playing import choose, device_of, to_numpy
 from twostep.protocols import Step
+from twostep.seeds import Seeds
 from twostep.tree import Tree, tree_map, tree_stack
 from twostep.vector.agents import chosen_agents
 
@@ -82,7 +83,7 @@ class SelfPlay:
         self._seen: Step | None = None
         self._memory: Tree = ()
 
-    def reset(self, seed: int | Sequence[int] | None = None, indices: Sequence[int] | None = None) -> Step:
+    def reset(self, seed: Seeds | None = None, indices: Sequence[int] | None = None) -> Step:
         """Begin all matches anew, or those of `indices`, each with an opponent newly drawn."""
         step = self.env.reset(seed) if indices is None else self.env.reset(seed, indices)
         if self._seen is None or (seed is not None and indices is None):
@@ -91,7 +92,7 @@ class SelfPlay:
         self._seen = step
         return self._shown(step)
 
-    def _begin(self, seed: int | Sequence[int] | None) -> None:
+    def _begin(self, seed: Seeds | None) -> None:
         """Let everything random depend on a seed, and make room for memory where the policy is by now."""
         drawing, acting = np.random.SeedSequence(seed).spawn(2)
         self._random = np.random.default_rng(drawing)
@@ -173,7 +174,7 @@ class SelfPlay:
 
     def _shown(self, step: Step) -> Step:
         """Return a step as the learners see it."""
-        obs, starts, rewards, terminated, truncated, valid, masks = _taken(
+        obs, starts, rewards, terminated, truncated, valid, masks, present = _taken(
             self._learner_rows.ravel(),
             step.obs,
             step.episode_starts,
@@ -182,8 +183,9 @@ class SelfPlay:
             step.truncated,
             step.valid,
             step.action_masks,
+            step.present,
         )
-        shown = Step(obs, starts, rewards, terminated, truncated, valid, action_masks=masks)
+        shown = Step(obs, starts, rewards, terminated, truncated, valid, action_masks=masks, present=present)
         if step.final_rows is not None:
             places = self._place[to_numpy(step.final_rows)]
             own = places >= 0

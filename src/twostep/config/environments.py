@@ -26,6 +26,9 @@ def make_configured(
         config.seed if seed is None else seed,
         vectorization=settings.vectorization,
         num_workers=min(settings.num_workers, count),
+        restarts=settings.restarts,
+        step_timeout=settings.step_timeout,
+        start_method=settings.start_method,
         agent_ids=agent_ids or settings.agent_ids or None,
         **settings.kwargs,
     )

@@ -26,7 +26,10 @@ from twostep.values import convert, settle
 _MOST_ENVS = 65_536
 _SEEDS = 2**32
 _USUAL_REPLAY = 50
-_NOT_KWARGS = ("spec", "num_envs", "seed", "vectorization", "wrappers", "num_workers", "agent_ids", "opponent")
+_NOT_KWARGS = (
+    *("spec", "num_envs", "seed", "vectorization", "wrappers", "num_workers"),
+    *("restarts", "step_timeout", "start_method", "agent_ids", "opponent"),
+)
 """What making environments takes itself."""
 
 
@@ -40,6 +43,12 @@ class EnvironmentConfig:
     """Environments stepped together."""
     num_workers: int = 0
     """Processes that step them, each its share; 0 steps them in this process, which is right for quick environments."""
+    restarts: int = 3
+    """How often in a row such a process may die, hang or raise, and be replaced: its episodes are lost; 0 stops."""
+    step_timeout: float = 60.0
+    """Seconds that a step or a reset may take in such a process before it counts as hanging."""
+    start_method: Literal["spawn", "forkserver"] = "spawn"
+    """How such processes start: each a new interpreter (spawn), or forked off one that has loaded what they need."""
     agent_ids: tuple[str, ...] = ()
     """Whom of many agents the policy controls, by ids or patterns such as `blue_*`; none: as the environment says."""
     kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -53,6 +62,8 @@ class EnvironmentConfig:
         _require(self, "num_envs", 1 <= self.num_envs <= _MOST_ENVS, f"from 1 to {_MOST_ENVS}", "8 is a good start")
         rule = f"from 0 to num_envs={self.num_envs}"
         _require(self, "num_workers", 0 <= self.num_workers <= self.num_envs, rule, "0 steps them in this process")
+        _require(self, "restarts", self.restarts >= 0, "0 or more", "3 is usual, 0 stops at the first failure")
+        _require(self, "step_timeout", 0 < self.step_timeout <= 1e6, "above 0 and at most 1e6 seconds", "60 is usual")
         for name in _NOT_KWARGS:
             if name in self.kwargs:
                 rule = "must be set without kwargs: it is not the environment's own"

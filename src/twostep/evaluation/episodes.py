@@ -101,7 +101,7 @@ class _Tally:
         return not self.owed.any()
 
     def count(self, step: Step) -> None:
-        """Take in one step; phantom steps count for nothing."""
+        """Take in one step: phantom steps count for nothing, and nothing of an episode that a failure broke off."""
         rewards, terminated, truncated = map(to_numpy, (step.rewards, step.terminated, step.truncated))
         valid = np.ones(len(rewards), dtype=np.bool_) if step.valid is None else to_numpy(step.valid)
         self.returns += np.where(valid, rewards, 0.0)
@@ -111,8 +111,9 @@ class _Tally:
             info = dict(step.infos.get(row, {}))
             self.ended[row].append((float(self.returns[row]), int(self.lengths[row]), info))
             self.owed[row] -= 1
-        self.returns[ended] = 0.0
-        self.lengths[ended] = 0
+        over = ended | (truncated & ~valid)
+        self.returns[over] = 0.0
+        self.lengths[over] = 0
 
     def stats(self) -> EpisodeStats:
         played = [episode for row in self.ended for episode in row]

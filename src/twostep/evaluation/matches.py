@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,7 +16,7 @@ from twostep.errors import ConfigError
 from twostep.evaluation.intervals import rate_interval
 from twostep.policies.playing import Player
 from twostep.protocols import Step
-from twostep.worlds.seeds import env_seeds
+from twostep.seeds import Seeds, row_seeds, whole_numbers
 from twostep.worlds.skirmish import EnvConfig, HeuristicPolicy, SkirmishEnv, SkirmishRows
 from twostep.worlds.skirmish.control import Orders, encode
 from twostep.worlds.skirmish.geometry import Array
@@ -90,7 +90,7 @@ def evaluate_vs_heuristic(
     model: Any,
     env_cfg: EnvConfig,
     episodes: int,
-    seeds: int | Sequence[int],
+    seeds: Seeds,
     device: torch.device | str | None = None,
     save_replay: bool = False,
     *,
@@ -126,17 +126,19 @@ def evaluate_vs_heuristic(
     return _stats(results), replay
 
 
-def _match_seeds(episodes: int, seeds: int | Sequence[int]) -> list[int]:
+def _match_seeds(episodes: int, seeds: Seeds) -> list[int]:
     if episodes < 1:
         raise ConfigError(f"episodes={episodes} must be 1 or more: nothing else can be measured.")
-    if isinstance(seeds, (int, np.integer)):
-        return [FIRST_OWN_SEED + seed for seed in env_seeds(int(seeds), episodes)]
-    if len(seeds) != episodes:
+    if np.ndim(seeds) == 0:
+        (seed,) = whole_numbers("seeds", [seeds])
+        return [FIRST_OWN_SEED + own for own in row_seeds(seed, episodes)]
+    own_seeds = whole_numbers("seeds", seeds)
+    if len(own_seeds) != episodes:
         raise ConfigError(
-            f"{len(seeds)} seeds came for episodes={episodes}, but every match has one of its own. Pass "
-            f"episodes={len(seeds)}, or a single number from which all seeds are drawn."
+            f"{len(own_seeds)} seeds came for episodes={episodes}, but every match has one of its own. Pass "
+            f"episodes={len(own_seeds)}, or a single number from which all seeds are drawn."
         )
-    return [int(seed) for seed in seeds]
+    return own_seeds
 
 
 @dataclass

@@ -1,5 +1,6 @@
 """Environments, stepped as one: in this process, in others, or inside another library's vector."""
 
+from twostep.seeds import row_seeds
 from twostep.vector.checker import check_env
 from twostep.vector.groups import make_group
 from twostep.vector.gym_vector import GymVectorAdapter
@@ -7,7 +8,6 @@ from twostep.vector.make import as_env, make_env
 from twostep.vector.parallel import AgentsVectorEnv
 from twostep.vector.processes import VectorEnv
 from twostep.vector.serial import SerialVectorEnv
-from twostep.vector.spaces import row_seeds
 
 __all__ = [
     "AgentsVectorEnv",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Hashable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Protocol
@@ -17,7 +18,11 @@ AgentId = Hashable
 
 
 class Opponent(Protocol):
-    """Plays agents from within an environment; where it has a method `reset(env)`, every new episode calls it."""
+    """Plays agents from within an environment.
+
+    Where it has a method `reset(env)`, every new episode calls it. Where it has a method `see(observations, infos)`, it
+    is shown after every reset and step what the environment told the agents that it plays, as dicts by agent.
+    """
 
     def act(self, env: Any, agent_id: AgentId) -> Any:
         """Return the action of one agent, chosen from whatever the environment lets it see."""
@@ -52,7 +57,7 @@ def chosen_agents(possible: Sequence[AgentId], agent_ids: AgentId | Sequence[Age
     """Return the agents that `agent_ids` names, each once: ids or patterns such as `"blue_*"`; None for all."""
     if agent_ids is None:
         return tuple(possible)
-    if isinstance(agent_ids, str) or not isinstance(agent_ids, Sequence):
+    if isinstance(agent_ids, str) or not isinstance(agent_ids, Sequence) or agent_ids in possible:
         agent_ids = (agent_ids,)
     chosen: dict[AgentId, None] = {}
     for wish in agent_ids:
@@ -120,21 +125,64 @@ def made_opponents(envs: Sequence[Any], others: Sequence[AgentId], make: Opponen
                 "Leave opponent out, or name with agent_ids the agents that the policy controls."
             )
         return [None] * len(envs)
-    if make is not None and not isinstance(make, type) and (hasattr(make, "act") or not callable(make)):
-        raise EnvError(
-            f"opponent is the object {make!r}, but must be a function that makes one: every environment gets an "
-            f"opponent of its own, whose memory is of its own match. Pass a class, or lambda: ...(...)."
-        )
+    if make is not None:
+        require_opponent_maker(make)
     opponents = [(make or _own_maker(env, others))() for env in envs]
     if len({id(opponent) for opponent in opponents}) < len(opponents):
         raise EnvError(
             "The function that makes opponents returned the same object twice, but environments must not share one. "
             "Let it make a new object at every call."
         )
-    without = next((opponent for opponent in opponents if not callable(getattr(opponent, "act", None))), None)
-    if without is not None:
-        raise EnvError(f"The opponent {without!r} has no method act(env, agent_id). Add it; it returns one action.")
+    for opponent in opponents:
+        _require_opponent(opponent)
     return list(opponents)
+
+
+def require_opponent_maker(make: Any) -> None:
+    """Refuse what is no function, without arguments, that makes a player."""
+    _refuse_network(make, "opponent")
+    if not isinstance(make, type) and (hasattr(make, "act") or not callable(make)):
+        raise EnvError(
+            f"opponent is the object {make!r}, but must be a function that makes one: every environment gets an "
+            f"opponent of its own, whose memory is of its own match. Pass a class, or lambda: ...(...)."
+        )
+    if not _can_be_called(make, 0):
+        raise EnvError(
+            f"opponent={getattr(make, '__name__', make)!r} needs arguments, but is called without any: it must make a "
+            f"player, not be one. Write class Mine: with def act(self, env, agent_id): return ..., and pass "
+            f"opponent=Mine."
+        )
+
+
+def _require_opponent(opponent: Any) -> None:
+    _refuse_network(opponent, "what opponent= makes")
+    act = getattr(opponent, "act", None)
+    if not callable(act):
+        raise EnvError(f"The opponent {opponent!r} has no method act(env, agent_id). Add it; it returns one action.")
+    if not _can_be_called(act, 2):
+        raise EnvError(
+            f"The opponent's act{inspect.signature(act)} cannot be called as act(env, agent_id). Let it take these "
+            f"two; what its agents observe is given to see(observations, infos), if it has that."
+        )
+
+
+def _refuse_network(obj: Any, what: str) -> None:
+    if hasattr(obj, "forward") and hasattr(obj, "state_dict") and not isinstance(obj, type):
+        raise EnvError(
+            f"{what} is the network {type(obj).__name__}, but a player is needed that knows what its agents observe. "
+            f"Pass opponent=lambda: PolicyOpponent(network), from twostep."
+        )
+
+
+def _can_be_called(function: Callable[..., Any], num_arguments: int) -> bool:
+    """Whether a function takes so many arguments; True also for those that do not tell."""
+    try:
+        inspect.signature(function).bind(*[None] * num_arguments)
+    except TypeError:
+        return False
+    except ValueError:
+        return True
+    return True
 
 
 def _own_maker(env: Any, others: Sequence[AgentId]) -> OpponentMaker:

@@ -17,6 +17,7 @@ from twostep.vector.shared import nameless_file
 from twostep.vector.worker import CLOSE, MAKE, MEMORY, RAISED, Setup, Trouble
 
 _GRACE = 5.0
+_LAST_MOMENTS = 1.0
 
 
 class Crew:
@@ -170,8 +171,9 @@ class Crew:
         return None if time.monotonic() < deadline else self._silent([member], seconds)[0]
 
     def _died(self, member: Member) -> Loss:
+        by_itself = member.has_ended(_LAST_MOMENTS)  # its sockets close a little before it ends
         how, words = self.end(member)
-        return Loss(member, member.told, how, words)
+        return Loss(member, member.told, how if by_itself else "closed its connection and was ended", words)
 
     def _silent(self, members: Iterable[Member], seconds: float) -> list[Loss]:
         silent = list(members)

@@ -29,14 +29,14 @@ def worker_name(member: Member) -> str:
 
 def summary(loss: Loss) -> str:
     """Say in one line what happened to whom."""
-    what = f": {loss.trouble.summary}" if loss.trouble else ""
+    what = f": {loss.trouble.summary.removesuffix('.')}" if loss.trouble else ""
     return f"{worker_name(loss.member)} {loss.reason} {_DOING[loss.told]}{what}"
 
 
 def error_of(loss: Loss, place: str, way_out: str) -> Exception:
     """Return the error to raise for a loss; `place` says which environment it was at, as far as that is known."""
     if loss.trouble is not None:
-        return raised_error(loss.trouble, f"{worker_name(loss.member)}. {way_out}")
+        return raised_error(loss.trouble, f"{worker_name(loss.member)}{place}. {way_out}")
     out_of_memory = "SIGKILL" in loss.reason
     hint = " Systems kill the largest process when memory runs out: look there first." if out_of_memory else ""
     words = f"\nIts last words:\n{loss.words}" if loss.words else ""

@@ -78,6 +78,7 @@ class Game:
             obs, infos = self.env.reset(**arguments)
             self._require_agents()
             getattr(self.opponent, "reset", _nothing)(self.env)
+            self._show(obs, infos)
             self.live, self._ended = {}, set()
             for agent, row in self.rows.items():
                 self._memory.episode_starts[row] = True
@@ -112,8 +113,15 @@ class Game:
             self._ended = {agent for agent in there if terminations.get(agent) or truncations.get(agent)}
             self._anyone_there = bool(there)
             self.masks = self._masks_in(infos)
+            self._show(obs, infos)
         except Exception as error:
             self._raise_with_place(error, f"step({actions!r})")
+
+    def _show(self, obs: Mapping[AgentId, Any], infos: Mapping[AgentId, Any]) -> None:
+        """Let an opponent that looks at it see what the agents that it plays are told."""
+        see = getattr(self.opponent, "see", None)
+        if see is not None:
+            see(*({agent: told[agent] for agent in told if agent not in self.rows} for told in (obs, infos)))
 
     def _action(self, agent: AgentId, row_actions: Sequence[Any]) -> Any:
         if agent in self.live:

@@ -10,9 +10,10 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from twostep.errors import EnvError
 from twostep.protocols import Step
+from twostep.seeds import row_seeds
 from twostep.tree import Tree, tree_items, tree_map, tree_stack
 from twostep.vector.masks import MASK_KEY, MaskMemory
-from twostep.vector.spaces import cast_actions, require_supported_space, row_seeds
+from twostep.vector.spaces import cast_actions, require_supported_space
 from twostep.vector.tasks import require_envs
 
 AutoresetName = Literal["next_step", "same_step", "disabled"]

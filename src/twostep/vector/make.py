@@ -12,18 +12,19 @@ import gymnasium as gym
 
 from twostep.errors import EnvError
 from twostep.protocols import RowEnv
-from twostep.vector.agents import OpponentMaker, is_parallel_env, refuse_turns
+from twostep.seeds import row_seeds
+from twostep.vector.agents import OpponentMaker, is_parallel_env, refuse_turns, require_opponent_maker
 from twostep.vector.atari import atari_spec, make_atari
 from twostep.vector.checker import check_env
 from twostep.vector.groups import make_group
 from twostep.vector.gym_vector import GymVectorAdapter
+from twostep.vector.launching import StartMethod
 from twostep.vector.makers import Maker, Registered
 from twostep.vector.missing import did_you_mean, explained, import_or_explain
 from twostep.vector.parallel import AgentsVectorEnv
 from twostep.vector.processes import VectorEnv
 from twostep.vector.serial import SerialVectorEnv
 from twostep.vector.sources import is_single_env
-from twostep.vector.spaces import row_seeds
 
 Vectorization = Literal["serial", "sync", "async", "vector_entry_point"]
 _VECTORIZATIONS = ("serial", "sync", "async", "vector_entry_point")
@@ -41,6 +42,9 @@ def make_env(
     vectorization: Vectorization = "serial",
     wrappers: Sequence[Callable[[Any], Any]] = (),
     num_workers: int = 0,
+    restarts: int = 0,
+    step_timeout: float = 60.0,
+    start_method: StartMethod = "spawn",
     agent_ids: Hashable | Sequence[Hashable] | None = None,
     opponent: OpponentMaker | None = None,
     **env_kwargs: Any,
@@ -58,6 +62,9 @@ def make_env(
             environments), by Gymnasium's SyncVectorEnv or AsyncVectorEnv, or by the vector that the id itself brings.
         wrappers: Applied in this order to every single environment.
         num_workers: Processes among which the environments are shared out; 0 steps them in this one.
+        restarts: How often in a row such a process may fail and be replaced, see `VectorEnv`.
+        step_timeout: Seconds that a step, a reset or a call may take in such a process.
+        start_method: How such processes are started.
         agent_ids: Whom of many agents the rows stand for: ids or patterns such as `"blue_*"`. None asks the
             environment's `default_agent_ids` and, where it has none, takes all.
         opponent: A function that makes who plays the other agents, called once per environment; None asks the
@@ -76,7 +83,10 @@ def make_env(
             f"num_workers={num_workers}, but must be from 0 to num_envs={num_envs}: each needs an environment of its "
             f"own to step. Use 0 to step them in this process."
         )
-    wish = _Wish(num_envs, seed, vectorization, tuple(wrappers), num_workers, agent_ids, opponent, env_kwargs)
+    if opponent is not None:
+        require_opponent_maker(opponent)
+    workers = {"restarts": restarts, "step_timeout": step_timeout, "start_method": start_method}
+    wish = _Wish(num_envs, seed, vectorization, tuple(wrappers), num_workers, workers, agent_ids, opponent, env_kwargs)
     if isinstance(spec, str):
         env, name = _from_name(spec, wish), spec
     elif is_single_env(spec):
@@ -119,6 +129,8 @@ class _Wish:
     vectorization: Vectorization
     wrappers: tuple[Callable[[Any], Any], ...]
     num_workers: int
+    workers: dict[str, Any]
+    """How `VectorEnv` treats them, where there are any."""
     agent_ids: Hashable | Sequence[Hashable] | None
     opponent: OpponentMaker | None
     env_kwargs: dict[str, Any]
@@ -223,7 +235,9 @@ def _from_config(config: Any, wish: _Wish) -> RowEnv:
 
 
 def _in_workers(source: Any, wish: _Wish) -> RowEnv:
-    return VectorEnv(wish.num_envs, source, num_workers=wish.num_workers, seed=wish.seed, **wish.players)
+    return VectorEnv(
+        wish.num_envs, source, num_workers=wish.num_workers, seed=wish.seed, **wish.workers, **wish.players
+    )
 
 
 def _from_gymnasium_vector(make_one: Maker, wish: _Wish) -> RowEnv:

@@ -98,6 +98,14 @@ class Member:
         self.let_go()
         return how, words
 
+    def has_ended(self, patience: float) -> bool:
+        """Whether its process ends by itself within so many seconds; True also where the system cannot tell."""
+        if self._child is None or self._child.sentinel is None:
+            return True
+        ended = select.poll()
+        ended.register(self._child.sentinel, select.POLLIN)
+        return bool(ended.poll(patience * 1000))
+
     def _wait_for_end(self, child: Child, patience: float) -> None:
         ended = select.poll()
         if child.sentinel is not None:

@@ -8,7 +8,8 @@
 Every list has one dict per environment, whose keys are agents; an environment of a single agent calls it `agent_0`. A
 step answers for the agents that acted. Where all of an environment's agents have ended, its next episode has begun: the
 observations are its first ones, and the last ones are in `infos[env][agent]["final_obs"]`. An agent that ends while
-others go on keeps its last observation in that step and is gone from the next. `reset(seeds=..., indices=...)` begins
+others go on keeps its last observation in that step and is gone from the next; one that comes later is there from its
+first observation on. `reset(seeds=..., indices=...)` begins
 chosen environments anew, and answers for these only. Where a worker failed and was replaced, its agents are truncated
 and their infos say `"worker_failed": True`.
 """
@@ -42,13 +43,8 @@ class Names:
         self._there = np.zeros((num_envs, len(self._agents)), dtype=np.bool_)
 
     def note(self, step: Step) -> None:
-        """Take note of which agents are there after a reset or a step, which may be noted twice."""
-        starts = np.asarray(step.episode_starts).reshape(self._there.shape)
-        if step.rewards is None:
-            self._there = self._there | starts
-            return
-        acted = self._there if step.valid is None else np.asarray(step.valid).reshape(self._there.shape)
-        self._there = (acted & ~_ended(step).reshape(self._there.shape)) | starts
+        """Take note of which agents are there after a reset or a step."""
+        self._there = np.array(step.present).reshape(self._there.shape)
 
     def row_actions(self, actions_list: Sequence[Mapping[Any, Any]]) -> Tree:
         """Return one action per row, from one dict per environment."""
@@ -78,7 +74,8 @@ class Names:
     def begun(self, step: Step, envs: Sequence[int]) -> NamedReset:
         """Return what a reset has led to in these environments."""
         self.note(step)
-        return [self._seen(step, env) for env in envs], [{agent: {} for agent in self._agents} for _ in envs]
+        seen = [self._seen(step, env) for env in envs]
+        return seen, [{agent: {} for agent in by_agent} for by_agent in seen]
 
     def _seen(self, step: Step, env: int) -> ByAgent:
         first = env * len(self._agents)
@@ -111,10 +108,6 @@ class Names:
             for whole, part in zip(lists, (seen, rewards, terms, truncs, infos), strict=True):
                 whole.append(part)
         return lists
-
-
-def _ended(step: Step) -> np.ndarray[Any, Any]:
-    return np.asarray(step.terminated) | np.asarray(step.truncated)
 
 
 def _stacked(space: spaces.Space[Any], actions: list[Any]) -> Tree:

@@ -9,6 +9,7 @@ import numpy as np
 
 from twostep.errors import EnvError
 from twostep.protocols import Step
+from twostep.seeds import Seeds, resets
 from twostep.tree import Tree, tree_map
 from twostep.vector.agents import (
     AgentId,
@@ -24,7 +25,7 @@ from twostep.vector.masks import MASK_KEY, MaskMemory
 from twostep.vector.places import env_name
 from twostep.vector.snapshots import require_begun, states_of
 from twostep.vector.sources import close_all, is_single_env, require_distinct
-from twostep.vector.spaces import action_splitter, require_supported_space, resets
+from twostep.vector.spaces import action_splitter, require_supported_space
 from twostep.vector.tasks import NextTasks
 
 
@@ -91,7 +92,7 @@ class AgentsVectorEnv:
         names = [f"{env_name(number)}, {agent}" for number in range(self.num_envs) for agent in self.agent_ids]
         self._masks = MaskMemory(self.action_space, self.num_rows, names)
 
-    def reset(self, seed: int | Sequence[int] | None = None, indices: Sequence[int] | None = None) -> Step:
+    def reset(self, seed: Seeds | None = None, indices: Sequence[int] | None = None) -> Step:
         """Start every environment anew, or those of `indices`; a seed, or one for each, decides all that follows."""
         first_time = not self._has_begun
         if first_time and indices is not None:
@@ -105,7 +106,8 @@ class AgentsVectorEnv:
         if first_time:
             self._row_masks = self._mask_source()
             self._has_begun = True
-        return Step(self._rows.obs, self._rows.episode_starts, action_masks=self._action_masks("at reset"))
+        masks = self._action_masks("at reset")
+        return Step(self._rows.obs, self._rows.episode_starts, action_masks=masks, present=self._present())
 
     def step(self, actions: Tree) -> Step:
         """Take one action per row; the actions of rows that are not valid go nowhere."""
@@ -136,7 +138,14 @@ class AgentsVectorEnv:
                 self.working_on[0] = game.number
                 game.begin(None)
         step.action_masks = self._action_masks("after a step")
+        step.present = self._present()
         return step
+
+    def _present(self) -> np.ndarray[Any, Any]:
+        """Say in which rows there is an agent."""
+        present = np.zeros(self.num_rows, dtype=np.bool_)
+        present[[row for game in self._games for row in game.live.values()]] = True
+        return present
 
     def assign(self, tasks: Mapping[int, Any]) -> None:
         """Give environments, by number, what they play from their next episodes on (`NextTasks`)."""
@@ -183,7 +192,7 @@ class AgentsVectorEnv:
 
 
 def _attribute(env: Any, name: str) -> Any:
-    return getattr(env, name) if hasattr(env, name) else getattr(env.unwrapped, name)
+    return getattr(env if hasattr(env, name) else getattr(env, "unwrapped", env), name)
 
 
 def _require_equal(envs: list[Any], agent_ids: Sequence[AgentId]) -> None:

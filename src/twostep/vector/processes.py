@@ -11,6 +11,7 @@ import numpy as np
 
 from twostep.errors import EnvError, StateError
 from twostep.protocols import Step
+from twostep.seeds import Seeds, resets
 from twostep.tree import Tree, tree_leaves, tree_map
 from twostep.vector.agents import AgentId, OpponentMaker
 from twostep.vector.channels import Frame, packed_for_worker, unpacked
@@ -24,7 +25,6 @@ from twostep.vector.parts import env_sources, first_envs, one_kind, own_seed, re
 from twostep.vector.recovery import Recovery
 from twostep.vector.shared import ActionWriter, SharedRows, bytes_needed, mapped
 from twostep.vector.snapshots import require_begun, states_of
-from twostep.vector.spaces import resets
 from twostep.vector.tasks import require_envs
 from twostep.vector.worker import ABSENT, CALL, ENDED, KEEP, MASKED, RESET, STEP, TAKE_UP, Made, Setup, Trouble
 
@@ -113,17 +113,17 @@ class VectorEnv:
         return self._recovery.failures
 
     @overload
-    def reset(self, seed: int | Sequence[int] | None = None, indices: Sequence[int] | None = None) -> Step: ...
+    def reset(self, seed: Seeds | None = None, indices: Sequence[int] | None = None) -> Step: ...
 
     @overload
-    def reset(self, *, seeds: Sequence[int], indices: Sequence[int] | None = None) -> NamedReset: ...
+    def reset(self, *, seeds: Seeds, indices: Sequence[int] | None = None) -> NamedReset: ...
 
     def reset(
         self,
-        seed: int | Sequence[int] | None = None,
+        seed: Seeds | None = None,
         indices: Sequence[int] | None = None,
         *,
-        seeds: Sequence[int] | None = None,
+        seeds: Seeds | None = None,
     ) -> Step | NamedReset:
         """Start every environment anew, or those of `indices`; a seed, or one for each, decides all that follows.
 
@@ -133,12 +133,14 @@ class VectorEnv:
         self._require_open()
         if indices is not None and not self._is_running:
             raise EnvError("reset was called with indices before all environments have begun. Call reset() first.")
+        if seed is not None and seeds is not None:
+            raise EnvError(
+                "reset was given both seed and seeds, which say the same. Keep one: seeds for lists of dicts."
+            )
         seed = seed if seeds is None else seeds
         if seed is None and not self._has_begun:
             seed = self._seed if self._seed is not None else int(np.random.SeedSequence().generate_state(1)[0])
         chosen = dict(resets(seed, self.num_envs, indices))
-        if self._is_running:
-            self._names.note(self._last)
         self._is_running = False
         self._crew.settle(self._step_timeout)
         self._ledger.note_seeds(chosen)
@@ -172,7 +174,8 @@ class VectorEnv:
                 member.was_replaced = False
         self._ledger.note_episodes()
         self._has_begun = self._is_running = True
-        self._last = Step(rows.obs, rows.episode_starts, action_masks=rows.masks if self._is_masked else None)
+        masks = rows.masks if self._is_masked else None
+        self._last = Step(rows.obs, rows.episode_starts, action_masks=masks, present=rows.present)
         return self._last
 
     def step(self, actions: Tree) -> Any:
@@ -223,6 +226,7 @@ class VectorEnv:
         for member in broken:
             self._break_off(member)
         step = Step(rows.obs, rows.episode_starts, rows.rewards, rows.terminated, rows.truncated, infos=infos)
+        step.present = rows.present
         if self._is_masked:
             step.action_masks = rows.masks
         if found & ABSENT or broken:

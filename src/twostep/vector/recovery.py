@@ -82,15 +82,16 @@ class Recovery:
         if member.failures_in_a_row > self._restarts:
             way_out = f"This was {in_a_row}. Mend the environment{'' if self._restarts else _MAY_RESTART}."
             raise error_of(loss, self._place(loss), way_out)
-        words = f"\n{loss.words}" if loss.words else ""
+        words = f"\n{loss.words}" if loss.words and member.failures_in_a_row == 1 else ""  # once is enough
         logger.warning("%s%s. It starts anew (%s).%s", summary(loss), self._place(loss), in_a_row, words)
 
     def _place(self, loss: Loss) -> str:
-        """Say which environment a silent worker was at, where it has noted that."""
+        """Say which environment a worker was at, where it has noted that and its error does not say it."""
         member = loss.member
         rows_per_env = len(self._rows.rewards) // len(self._ledger.seeds)
         at = int(self._rows.working_on[member.first_env * rows_per_env])
-        if loss.trouble is not None or loss.told not in (STEP, RESET) or not 0 <= at < member.num_envs:
+        says_it = loss.trouble is not None and not loss.trouble.ends_processes
+        if says_it or loss.told not in (STEP, RESET) or not 0 <= at < member.num_envs:
             return ""
         return f", at {self._ledger.place(member.first_env + at, 'step' if loss.told == STEP else 'reset')}"
 

@@ -13,6 +13,7 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from twostep.errors import EnvError
 from twostep.protocols import Step
+from twostep.seeds import Seeds, resets
 from twostep.tree import Tree, tree_map
 from twostep.vector.checker import check_env
 from twostep.vector.checks import described
@@ -25,7 +26,6 @@ from twostep.vector.spaces import (
     observation_memory,
     parts_of,
     require_supported_space,
-    resets,
     row_slots,
 )
 from twostep.vector.tasks import NextTasks
@@ -102,7 +102,7 @@ class SerialVectorEnv:
         self._deadlines = [math.inf] * self.num_rows
         self._next_deadline = math.inf
 
-    def reset(self, seed: int | Sequence[int] | None = None, indices: Sequence[int] | None = None) -> Step:
+    def reset(self, seed: Seeds | None = None, indices: Sequence[int] | None = None) -> Step:
         """Start every row anew, or those of `indices`; a seed, or one for each, decides all that follows."""
         if not self._seeds:
             if indices is not None:

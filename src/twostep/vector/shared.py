@@ -19,7 +19,7 @@ from twostep.vector.masks import mask_memory
 from twostep.vector.spaces import observation_memory
 
 _ALIGNMENT = 64
-_FLAGS = ("terminated", "truncated", "valid", "episode_starts", "final")
+_FLAGS = ("terminated", "truncated", "valid", "episode_starts", "final", "present")
 
 
 class SharedRows:
@@ -38,7 +38,7 @@ class SharedRows:
         self.rewards: np.ndarray[Any, Any] = columns["rewards"]
         self.working_on: np.ndarray[Any, Any] = columns["working_on"]
         flags: list[np.ndarray[Any, Any]] = [columns[name] for name in _FLAGS]
-        self.terminated, self.truncated, self.valid, self.episode_starts, self.final = flags
+        self.terminated, self.truncated, self.valid, self.episode_starts, self.final, self.present = flags
 
     @classmethod
     def over(cls, memory: Any, observation_space: Any, action_space: Any, num_rows: int) -> SharedRows:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -127,36 +127,3 @@ def cast_actions(space: spaces.Space[Any], actions: Tree) -> Tree:
         return tuple(cast_actions(part, branch) for part, branch in zip(space.spaces, actions, strict=True))
     # Copied: an environment may keep what it was given, while the caller reuses its memory.
     return np.array(actions, dtype=space.dtype)
-
-
-def row_seeds(seed: int, num_rows: int) -> list[int]:
-    """Derive one seed per row from a run's seed.
-
-    Rows of neighbouring run seeds share nothing, which `seed + row` would not give; the first rows stay the same
-    whatever the number of rows. Seeds fit 31 bits, as simulators written in C want it.
-    """
-    if seed < 0:
-        raise EnvError(f"seed={seed}, but seeds must be 0 or more. Use seed={-seed}.")
-    words = np.random.SeedSequence(seed).generate_state(num_rows, np.uint32)
-    return (words >> 1).tolist()
-
-
-def resets(
-    seed: int | Sequence[int] | None, num_envs: int, indices: Sequence[int] | None
-) -> list[tuple[int, int | None]]:
-    """List which environments begin anew, each with its seed: derived from one, or its own of those given, or None."""
-    chosen = list(range(num_envs)) if indices is None else [int(index) for index in indices]
-    wrong = [index for index in chosen if not 0 <= index < num_envs]
-    if wrong or len(set(chosen)) < len(chosen):
-        raise EnvError(
-            f"indices={chosen}, but each must be one of the {num_envs} environments, named once. "
-            f"Use numbers from 0 to {num_envs - 1}."
-        )
-    if seed is None:
-        return [(index, None) for index in chosen]
-    if not isinstance(seed, Sequence):
-        seeds = row_seeds(seed, num_envs)
-        return [(index, seeds[index]) for index in chosen]
-    if len(seed) != len(chosen):
-        raise EnvError(f"{len(seed)} seeds came for {len(chosen)} environments. Give one for each, or a single one.")
-    return [(index, int(one)) for index, one in zip(chosen, seed, strict=True)]

@@ -73,6 +73,8 @@ class Trouble(NamedTuple):
     error: bytes | None
     summary: str
     traceback: str
+    ends_processes: bool
+    """It was SystemExit or its like, to which nobody adds the place."""
 
 
 class Group(Protocol):
@@ -212,6 +214,7 @@ class Worker:
         """Let the parent see what every answer holds, and say whether there are masks."""
         self._show_obs(step.obs)
         self.rows.episode_starts[...] = step.episode_starts
+        self.rows.present[...] = True if step.present is None else step.present
         if step.action_masks is None:
             return DONE
         self._show_masks(step.action_masks)
@@ -238,11 +241,8 @@ class Worker:
 
 def _group(setup: Setup) -> Group:
     first = setup.factories[0]
-    rows: Group | None = None
     if setup.opponent is None and hasattr(first, "make_rows") and all(one is first for one in setup.factories):
-        rows = first.make_rows(len(setup.factories), agent_ids=setup.agent_ids)
-    if rows is not None:
-        return rows
+        return first.make_rows(len(setup.factories), agent_ids=setup.agent_ids)
     return make_group(setup.factories, agent_ids=setup.agent_ids, opponent=setup.opponent, check=setup.check)
 
 
@@ -266,7 +266,7 @@ def _trouble(error: BaseException) -> bytes:
     except Exception:
         sent = None
     summary = "".join(traceback.format_exception_only(error)).rstrip()
-    return packed_for_parent(Trouble(sent, summary, words), "The error")
+    return packed_for_parent(Trouble(sent, summary, words, not isinstance(error, Exception)), "The error")
 
 
 def serve(end: int, lifeline: int, words: int, memory: int) -> None:

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from twostep.errors import EnvError
+from twostep.errors import ConfigError, EnvError
 from twostep.worlds.skirmish import EnvConfig, HeuristicPolicy, SkirmishEnv, SkirmishRows
 from twostep.worlds.skirmish.control import encode
 
@@ -126,10 +126,60 @@ def test_what_cannot_work_is_refused(arguments: dict, message: str) -> None:
         rows.reset(-1)
     with pytest.raises(EnvError, match="3 seeds came for 2"):
         rows.reset([1, 2, 3])
+    rows.reset(np.array([1, 2]))
+    for indices in ([2], [-1], [0, 0], [0.5], [True]):
+        with pytest.raises(EnvError, match="indices="):
+            rows.reset([1] * len(indices), indices)
+
+
+def test_matches_are_asked_and_told_one_by_one() -> None:
+    """E16: what worker commands ask, of each match; the same as of the environment played alone."""
+    config = EnvConfig(team=("light", "heavy"), max_seconds=4.0, record_replay=True)
+    rows, alone = SkirmishRows(config, 3), SkirmishEnv(config)
+    rows.reset([5, 6, 7])
+    alone.reset(seed=6)
+    assert rows.call("get_last_outcome") == [None] * 3
+    assert rows.call("get_team_alive", indices=[1, 0]) == [{"blue": 2, "red": 2}] * 2
+    assert [replay["seed"] for replay in rows.call("get_replay", indices=np.array([2, 0]))] == [7, 5]
+    actions = np.zeros((6, 3), dtype=np.int64)
+    heuristic = HeuristicPolicy()
+    while alone.agents:
+        given = {
+            agent: heuristic.act(alone, agent) if agent.startswith("red") else actions[0] for agent in alone.agents
+        }
+        alone.step(given)
+        rows.step(actions)
+    assert rows.call("get_last_outcome", indices=[1]) == [alone.get_last_outcome()]
+    (found,), expected = rows.call("get_replay", indices=[1]), alone.get_replay()
+    assert found["outcome"] == expected["outcome"]
+    for name, column in expected["frames"].items():
+        np.testing.assert_array_equal(found["frames"][name], column)
+    rows.reset([8, 8, 8])
+    assert [replay["seed"] for replay in rows.call("get_replay")] == [8, 8, 8]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
+def test_the_opponent_of_a_match_can_be_made_easier(share: float) -> None:
+    """E16: as a curriculum of opponents wants it; other matches notice nothing."""
+    rows, others = SkirmishRows(EnvConfig(), 2, agent_ids="*"), SkirmishRows(EnvConfig(), 2, agent_ids="*")
+    for env in (rows, others):
+        env.reset([4, 4])
+    rows.call("set_heuristic", {"fire_share": share}, indices=[1])
+    fired = np.zeros(2)
+    for _ in range(60):
+        fired += rows.scripted_actions()[..., 2].astype(bool).any(-1)
+        same = np.concatenate(others.call("scripted_actions"))
+        np.testing.assert_array_equal(rows.call("scripted_actions", indices=[0])[0], same[: len(same) // 2])
+        for env in (rows, others):
+            env.step(same.reshape(-1, 3))
+    assert fired[0] == 60
+    assert fired[1] == 60 * share
+    with pytest.raises(ConfigError, match=r"heuristic\.fire_shar is no setting"):
+        rows.call("set_heuristic", {"fire_shar": share})
 
 
 def test_one_process_plays_twenty_thousand_agent_steps_a_second() -> None:
-    """Five against five as training plays it: blue by a policy, red by the heuristic; only blue's steps count."""
+    """32 matches at once, five against five, red by the heuristic; only steps of blue agents that are alive count."""
     rows = SkirmishRows(EnvConfig(), 32, seed=0)
     rows.reset()
     rng = np.random.default_rng(0)
@@ -137,7 +187,6 @@ def test_one_process_plays_twenty_thousand_agent_steps_a_second() -> None:
     best = 0.0
     for _ in range(5):
         began = time.process_time()
-        for _ in range(30):
-            rows.step(actions)
-        best = max(best, 30 * rows.num_rows / (time.process_time() - began))
+        acted = sum(int(rows.step(actions).valid.sum()) for _ in range(30))
+        best = max(best, acted / (time.process_time() - began))
     assert best > 20_000

@@ -83,7 +83,7 @@ def test_rows_are_the_single_environments_row_for_row(config):
     """Observations, masks, rewards, ends and infos, over many episodes, drawn tasks included."""
     rows, count = SymbolicRows(config, 5, seed=11), 5
     step = rows.reset()
-    from twostep.vector.spaces import row_seeds
+    from twostep.vector import row_seeds
 
     singles = [SymbolicEnv(config) for _ in range(count)]
     begun = [env.reset(seed=seed) for env, seed in zip(singles, row_seeds(11, count), strict=True)]

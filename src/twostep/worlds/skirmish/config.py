@@ -37,7 +37,7 @@ class MechClass:
     """Targets that cross faster than this, in radians per second as seen from here, are missed."""
     shot_heat: float
     heat_capacity: float
-    """At this heat the mech shuts down: no shots, and half the speed, for `simulation.SHUTDOWN` seconds."""
+    """At this heat the mech shuts down: no shots, half the speed and turn rate, for `simulation.SHUTDOWN` seconds."""
     dissipation: float
     """Heat lost per second."""
 
@@ -103,6 +103,8 @@ class HeuristicConfig:
     """It holds its fire where a shot would bring the heat above this part of the capacity."""
     spread: float = 0.5
     """How far from the middle of the zone it wants to stand, in zone radii."""
+    fire_share: float = 1.0
+    """Part of its decisions in which it may fire, evenly spread: below 1 it is an opponent to begin with."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
@@ -111,6 +113,11 @@ class HeuristicConfig:
         require(self, "standoff", 0 <= self.standoff <= 1, "between 0 and 1", "0.7 is the default")
         require(self, "heat_limit", 0 <= self.heat_limit <= 1, "between 0 and 1", "0 never fires, 0.9 is the default")
         require(self, "spread", 0 <= self.spread <= 1, "between 0 and 1", "0.5 is the default")
+        require(self, "fire_share", 0 <= self.fire_share <= 1, "between 0 and 1", "1 is the default")
+
+    def changed(self, values: Mapping[str, Any]) -> HeuristicConfig:
+        """Return the same with some other values; names it does not know are refused."""
+        return settings_from(HeuristicConfig, {**asdict(self), **values}, "skirmish", "heuristic.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +135,7 @@ class EnvConfig:
     zone_seconds: float = 15.0
     """A team that has held the zone alone for so long wins."""
     max_seconds: float = 60.0
-    """After this the match is cut: it goes to the zone score, then to the hit points, else it is a draw."""
+    """After this the match is decided: by the zone score, then by the hit points, else it is a draw."""
     tick_seconds: float = 0.1
     """One step of the motion."""
     ticks_per_step: int = 4
@@ -142,7 +149,7 @@ class EnvConfig:
     heuristic: HeuristicConfig = field(default_factory=HeuristicConfig)
     """How the scripted opponent plays."""
     record_replay: bool = False
-    """Whether `SkirmishEnv.get_replay` has something to give."""
+    """Whether `get_replay` has something to give."""
     seed: int | None = None
     """What the first reset without a seed uses; None draws one from the operating system."""
 
@@ -194,7 +201,7 @@ class EnvConfig:
 
     @property
     def max_steps(self) -> int:
-        """Decisions until the match is cut."""
+        """Decisions until time is up."""
         return math.ceil(self.max_seconds / self.step_seconds - 1e-6)
 
     @property
@@ -208,12 +215,10 @@ class EnvConfig:
 
         return SkirmishEnv(self)
 
-    def make_rows(self, num_envs: int, *, agent_ids: str | Sequence[str] | None = None) -> SkirmishRows | None:
-        """Make many matches as one; None where they are to be recorded, which only single ones are."""
+    def make_rows(self, num_envs: int, *, agent_ids: str | Sequence[str] | None = None) -> SkirmishRows:
+        """Make many matches as one."""
         from twostep.worlds.skirmish.rows import SkirmishRows
 
-        if self.record_replay:
-            return None
         return SkirmishRows(self, num_envs, agent_ids="blue_*" if agent_ids is None else agent_ids)
 
     def to_dict(self) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from twostep.worlds.skirmish.control import encode
 from twostep.worlds.skirmish.geometry import Array
 from twostep.worlds.skirmish.heuristic import HeuristicPolicy
 from twostep.worlds.skirmish.matches import Matches
-from twostep.worlds.skirmish.replay import Recorder
 from twostep.worlds.skirmish.seeds import MatchSeeds
 
 Infos = dict[str, dict[str, Any]]
@@ -45,7 +44,6 @@ class SkirmishEnv:
         # x, y, cosine and sine of the heading, hit points, heat, seconds until the weapon is ready, of shutdown
         self.state_space = spaces.Box(-np.inf, np.inf, (len(self.possible_agents) * 8 + 3,), np.float32)
         self._seeds: MatchSeeds | None = None
-        self._recorder = Recorder(self.simulation) if self.config.record_replay else None
 
     @property
     def unwrapped(self) -> SkirmishEnv:
@@ -78,8 +76,6 @@ class SkirmishEnv:
             self._seeds = MatchSeeds(self.config.seed if seed is None else seed)
         self._matches.begin([(0, self._seeds.draw())])
         self.agents = list(self.possible_agents)
-        if self._recorder is not None:
-            self._recorder.begin()
         return self._observations(self.agents), {agent: {} for agent in self.agents}
 
     def step(
@@ -92,8 +88,6 @@ class SkirmishEnv:
         everybody = self._actions(actions)
         over = bool(self._matches.step(everybody))
         rewards = self._matches.ledger.rewards[0]
-        if self._recorder is not None:
-            self._recorder.record(rewards)
         alive = sim.alive[0]
         ended = {agent: over or not alive[self._places[agent]] for agent in acting}
         self.agents = [agent for agent in acting if not ended[agent]]
@@ -122,9 +116,8 @@ class SkirmishEnv:
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the match stands."""
-        if self._seeds is None or self._recorder is not None:
-            why = "no match has begun" if self._seeds is None else "it is being recorded"
-            raise StateError(f"The state of this match cannot be kept: {why}. Reset it, or do not record it.")
+        if self._seeds is None:
+            raise StateError("No match has begun, so there is no state to keep. Call reset first.")
         return {"match": self._matches.state_of(0), "seeds": self._seeds.state_dict(), "agents": list(self.agents)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -162,9 +155,19 @@ class SkirmishEnv:
 
     def get_replay(self) -> dict[str, Any]:
         """Return the match so far, or the one that just ended, as `save_replay` takes it."""
-        if self._recorder is None:
-            raise EnvError("Nothing was recorded. Make the environment with EnvConfig(record_replay=True).")
-        return self._recorder.replay()
+        return self._matches.replay(0)
+
+    def get_last_outcome(self) -> dict[str, Any] | None:
+        """Return how the last match went that ended; None before."""
+        return self._matches.outcomes[0]
+
+    def get_team_alive(self) -> dict[str, int]:
+        """Return how many mechs of each team are left."""
+        return self._matches.team_alive(0)
+
+    def set_heuristic(self, changes: Mapping[str, Any]) -> None:
+        """Let the scripted opponent play otherwise from now on: `{"fire_share": 0.2}`, see `HeuristicConfig`."""
+        self._matches.set_heuristic(0, changes)
 
     def render(self) -> None:
         """Draw nothing: matches are watched as replays."""

@@ -6,6 +6,7 @@ with the others, never flees, and arrives one by one, scouts first.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ class HeuristicPolicy:
     """Plays any agent of a `SkirmishEnv`; has no memory, so one may play several."""
 
     def __init__(self, config: HeuristicConfig | None = None) -> None:
-        """Play as `config` says, or as the environment's own `config.heuristic` does."""
+        """Play as `config` says, or as each match says by itself (`Simulation.heuristics`)."""
         self.config = config
         self._planned: tuple[Simulation, int] | None = None
         self._actions: Array = np.zeros(0)
@@ -49,36 +50,51 @@ class HeuristicPolicy:
 
     def plan(self, sim: Simulation) -> Orders:
         """Return orders `[M, 2, K]` for every mech of every match; a plan for both teams, each by what it sees."""
-        config = self.config or sim.config.heuristic
+        style = _Style(sim.heuristics if self.config is None else [self.config] * sim.num_matches)
         sight = sim.sight
         fights = sight.clear & sight.seen[:, :, None, :] & sim.alive[..., None]
         distances = np.where(fights, sight.distance, np.inf)
         enemy = distances.argmin(-1)
         distance = _chosen(distances, enemy)
-        fighting = distance <= config.engage * sim.weapon_range
-        x, y = _way_to_zone(sim, config)
+        fighting = distance <= style.engage * sim.weapon_range
+        x, y = _way_to_zone(sim, style)
         x = np.where(fighting, _chosen(sight.dx, enemy), x)
         y = np.where(fighting, _chosen(sight.dy, enemy), y)
         ahead, left = x * sight.cos + y * sight.sin, y * sight.cos - x * sight.sin
         bearing = np.arctan2(left, ahead)
-        wanted = config.standoff * sim.weapon_range
+        wanted = style.standoff * sim.weapon_range
         closing = np.where(distance > wanted, np.float32(1), np.where(distance < wanted / 2, np.float32(-1), 0))
         driving = (np.abs(bearing) < 1) & (np.maximum(np.abs(x), np.abs(y)) > 1)
-        cool = sim.heat + sim.shot_heat <= config.heat_limit * sim.heat_capacity
+        cool = sim.heat + sim.shot_heat <= style.heat_limit * sim.heat_capacity
         return Orders(
             forward=np.where(fighting, closing, driving).astype(np.float32),
             left=np.zeros(sim.shape, dtype=np.float32),
             turn=np.clip(bearing / (sim.turn_rate * np.float32(sim.config.step_seconds)), -1, 1),
-            fire=cool,
+            fire=cool & style.may_fire(sim.steps),
             weakest=np.zeros(sim.shape, dtype=np.bool_),
         )
 
 
-def _way_to_zone(sim: Simulation, config: HeuristicConfig) -> tuple[Array, Array]:
+class _Style:
+    """How it plays, setting by setting, each `[M, 1, 1]`."""
+
+    def __init__(self, matches: Sequence[HeuristicConfig]) -> None:
+        rows = [(one.engage, one.standoff, one.heat_limit, one.spread, one.fire_share) for one in matches]
+        columns = np.array(rows, dtype=np.float64).T.reshape(5, -1, 1, 1)
+        self.engage, self.standoff, self.heat_limit = columns[:3].astype(np.float32)
+        self.spread, self._fire_share = columns[3:]
+
+    def may_fire(self, steps: Array) -> Array:
+        """Say in which matches this is one of the decisions in which it may fire."""
+        steps = steps[:, None, None]
+        return np.floor((steps + 1) * self._fire_share) > np.floor(steps * self._fire_share)
+
+
+def _way_to_zone(sim: Simulation, style: _Style) -> tuple[Array, Array]:
     """Return where to drive, as a vector: straight to a place in the zone, or around the wall that is in the way."""
     slots = np.arange(sim.team_size, dtype=np.float32) * np.float32(2 * np.pi / sim.team_size)
     sides = np.array([[-1.0], [1.0]], dtype=np.float32)  # each team stands on its own side first
-    radius = np.float32(config.spread * sim.config.zone_radius)
+    radius = (style.spread * sim.config.zone_radius).astype(np.float32)
     x, y = sim.to_zone_x + sides * radius * np.cos(slots), sim.to_zone_y + sides * radius * np.sin(slots)
     distance = np.sqrt(x * x + y * y) + np.float32(1e-6)
     directions = np.arctan2(y, x)[..., None] + DETOURS

@@ -28,10 +28,10 @@ UNREADABLE = (OSError, EOFError, ValueError, OverflowError, MemoryError, Runtime
 
 
 class Recorder:
-    """Writes down the first of a simulation's matches."""
+    """Writes down one of a simulation's matches."""
 
-    def __init__(self, sim: Simulation) -> None:
-        self._sim = sim
+    def __init__(self, sim: Simulation, match: int) -> None:
+        self._sim, self._match = sim, match
         self._frames: list[dict[str, Array]] = []
         self._shots: list[tuple[float, ...]] = []
 
@@ -42,23 +42,23 @@ class Recorder:
 
     def record(self, rewards: Array) -> None:
         """Write down a step, with what everybody earned in it, `[2, K]`."""
-        sim = self._sim
+        sim, match = self._sim, self._match
         if self._frames:
             self._record_shots()
-        columns = {name: getattr(sim, name)[0] for name in STATE}
-        columns |= {"overheated": sim.shutdown[0] > 0, "rewards": rewards}
+        columns = {name: getattr(sim, name)[match] for name in STATE}
+        columns |= {"overheated": sim.shutdown[match] > 0, "rewards": rewards}
         frame = {name: np.array(column).ravel() for name, column in columns.items()}
-        frame["zone_score"] = np.minimum(sim.zone_score[0] / np.float32(sim.config.zone_seconds), 1)
-        blue, red = sim.holds_zone[0]
-        owner = 1 if blue else 2 if red else CONTESTED if sim.contested[0] else NOBODY
+        frame["zone_score"] = np.minimum(sim.zone_score[match] / np.float32(sim.config.zone_seconds), 1)
+        blue, red = sim.holds_zone[match]
+        owner = 1 if blue else 2 if red else CONTESTED if sim.contested[match] else NOBODY
         frame["zone_owner"] = np.array(owner, dtype=np.int8)
         self._frames.append(frame)
 
     def _record_shots(self) -> None:
-        sim, count, frame = self._sim, self._sim.team_size, len(self._frames)
-        for team, slot in np.argwhere(sim.fired[0]).tolist():
-            target = int(sim.target[0, team, slot])
-            hit, damage = sim.hit[0, team, slot, target], sim.damage[0, team, slot, target]
+        sim, match, count, frame = self._sim, self._match, self._sim.team_size, len(self._frames)
+        for team, slot in np.argwhere(sim.fired[match]).tolist():
+            target = int(sim.target[match, team, slot])
+            hit, damage = sim.hit[match, team, slot, target], sim.damage[match, team, slot, target]
             shooter, victim = team * count + slot, (1 - team) * count + target
             self._shots.append((frame, shooter, victim, float(hit), float(damage)))
 
@@ -66,13 +66,13 @@ class Recorder:
         """Return what was written down."""
         if not self._frames:
             raise EnvError("Nothing was recorded yet: no match has begun. Call reset first.")
-        sim, config = self._sim, self._sim.config
+        sim, match, config = self._sim, self._match, self._sim.config
         columns = {name: np.stack([frame[name] for frame in self._frames]) for name in self._frames[0]}
-        walls = np.stack([side[:, 0] for side in sim.walls], axis=-1)
+        walls = np.stack([side[:, match] for side in sim.walls], axis=-1)
         return {
             "format": FORMAT,
             "world": "skirmish",
-            "seed": sim.seeds[0],
+            "seed": sim.seeds[match],
             "seconds_per_frame": config.step_seconds,
             "size": [config.size, config.size],
             "walls": walls[walls[:, 0] < config.size],
@@ -81,7 +81,7 @@ class Recorder:
             "rewards": columns.pop("rewards"),
             "frames": columns,
             "shots": np.array(self._shots, dtype=np.float32).reshape(-1, 5),
-            "outcome": sim.outcome(0),
+            "outcome": sim.outcome(match),
         }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from twostep.errors import EnvError, StateError
 from twostep.protocols import Step
-from twostep.worlds.seeds import env_seeds
+from twostep.seeds import Seeds, resets
 from twostep.worlds.skirmish.config import EnvConfig
 from twostep.worlds.skirmish.control import Orders, encode
 from twostep.worlds.skirmish.geometry import Array
@@ -19,8 +19,8 @@ from twostep.worlds.skirmish.matches import Matches
 from twostep.worlds.skirmish.seeds import MatchSeeds
 from twostep.worlds.skirmish.simulation import Simulation
 
-PER_MATCH = ("scripted_actions",)
-"""Methods of `SkirmishRows` whose answer has an entry for each match."""
+PER_MATCH = ("get_last_outcome", "get_replay", "get_team_alive", "set_heuristic")
+"""Methods of `SkirmishRows` that are asked match by match; `scripted_actions` answers for all at once."""
 
 
 class Planner(Protocol):
@@ -74,33 +74,30 @@ class SkirmishRows:
             raise EnvError("opponent was given, but agent_ids covers all agents: it would play nobody. Leave one out.")
         self._seed = self.config.seed if seed is None else seed
         self._seeds: list[MatchSeeds] = []
+        self._replays: dict[int, dict[str, Any]] = {}
         self._zeros = np.zeros(self.num_rows, dtype=np.bool_)
 
-    def reset(self, seed: int | Sequence[int] | None = None, indices: Sequence[int] | None = None) -> Step:
+    def reset(self, seed: Seeds | None = None, indices: Sequence[int] | None = None) -> Step:
         """Begin all matches anew, or those of `indices`; a seed, or one per match, decides all that follows."""
-        if not self._seeds and indices is not None:
-            raise EnvError("reset was called with indices before all matches have begun. Call reset() first.")
-        chosen = list(range(self.num_envs)) if indices is None else list(indices)
-        if seed is not None or not self._seeds:
-            self._draw_from(self._seed if seed is None else seed, chosen)
-        return self._begin(chosen)
-
-    def _draw_from(self, seed: int | Sequence[int] | None, chosen: Sequence[int]) -> None:
-        """Give matches their seeds: derived from one for all, or one for each of those chosen."""
+        if not self._seeds:
+            if indices is not None:
+                raise EnvError("reset was called with indices before all matches have begun. Call reset() first.")
+            if seed is None:
+                seed = self._seed if self._seed is not None else int(np.random.SeedSequence().generate_state(1)[0])
+        chosen = resets(seed, self.num_envs, indices)
         self._seeds = self._seeds or [MatchSeeds(0)] * self.num_envs
-        if isinstance(seed, Sequence):
-            seeds = dict(zip(chosen, env_seeds(seed, len(chosen)), strict=True))
-        else:
-            seeds = dict(enumerate(env_seeds(seed, self.num_envs)))
-        for match in chosen:
-            self._seeds[match] = MatchSeeds(seeds[match])
+        for match, own_seed in chosen:
+            self._replays.pop(match, None)
+            if own_seed is not None:
+                self._seeds[match] = MatchSeeds(own_seed)
+        return self._begin([match for match, _ in chosen])
 
     def _begin(self, chosen: Sequence[int]) -> Step:
         """Begin the next of each of these matches."""
         begun = np.zeros((self.num_envs, self.num_agents), dtype=np.bool_)
         begun[chosen] = True
         self._matches.begin((match, self._seeds[match].draw()) for match in chosen)
-        return Step(self._observe(), begun.ravel())
+        return Step(self._observe(), begun.ravel(), present=self._rows(self.simulation.alive))
 
     def step(self, actions: Any) -> Step:
         """Take one action per row; matches that are over begin anew at once."""
@@ -114,6 +111,7 @@ class SkirmishRows:
         terminated = self._rows(ended)
         rewards = self._rows(matches.ledger.rewards)
         step = Step(self._observe(), self._zeros, rewards, terminated, self._zeros, valid=acted)
+        step.present = self._rows(sim.alive)
         rows = np.flatnonzero(terminated)
         if len(rows):
             step.final_rows, step.final_obs = rows, step.obs[rows]
@@ -121,11 +119,12 @@ class SkirmishRows:
             match, at = divmod(row, self.num_agents)
             step.infos[row] = matches.info(match, *divmod(int(self._units[at]), sim.team_size))
         # Nothing is left to learn from a match without a living controlled agent, though others may go on in it.
-        left = self._rows(sim.alive).reshape(self.num_envs, -1).any(1)
+        left = step.present.reshape(self.num_envs, -1).any(1)
         over = sorted({*over, *np.flatnonzero(~left).tolist()})
         if over:
+            self._replays |= {match: matches.replay(match) for match in over if self.config.record_replay}
             begun = self._begin(over)
-            step.obs, step.episode_starts = begun.obs, begun.episode_starts
+            step.obs, step.episode_starts, step.present = begun.obs, begun.episode_starts, begun.present
         return step
 
     def _everybody(self, actions: Array) -> Array:
@@ -153,11 +152,29 @@ class SkirmishRows:
         return array.reshape(self.num_envs, -1, *rest)[:, self._units].reshape(self.num_rows, *rest)
 
     def call(self, name: str, *args: Any, indices: Sequence[int] | None = None) -> list[Any]:
-        """Call the method `name` once, or read the attribute: an answer for each match, mostly one for all."""
+        """Call a method of each match, or of those of `indices`, as `SkirmishEnv` has it; or read an attribute."""
+        chosen = [match for match, _ in resets(None, self.num_envs, indices)]
         value = getattr(self, name)
+        if name in PER_MATCH:
+            return [value(match, *args) for match in chosen]
         answer: Any = value(*args) if callable(value) else value
-        chosen = range(self.num_envs) if indices is None else indices
-        return [answer[match] if name in PER_MATCH else answer for match in chosen]
+        return [answer[match] if name == "scripted_actions" else answer for match in chosen]
+
+    def get_last_outcome(self, match: int) -> dict[str, Any] | None:
+        """Return how the last match went that ended there; None before."""
+        return self._matches.outcomes[match]
+
+    def get_team_alive(self, match: int) -> dict[str, int]:
+        """Return how many mechs of each team are left."""
+        return self._matches.team_alive(match)
+
+    def get_replay(self, match: int) -> dict[str, Any]:
+        """Return the last match that ended there since the last `reset`, or else the one that runs."""
+        return self._replays.get(match) or self._matches.replay(match)
+
+    def set_heuristic(self, match: int, changes: Mapping[str, Any]) -> None:
+        """Let the scripted opponent play otherwise from now on: `{"fire_share": 0.2}`, see `HeuristicConfig`."""
+        self._matches.set_heuristic(match, changes)
 
     def state_dict(self) -> dict[str, Any]:
         """Return where every match stands."""

@@ -19,7 +19,7 @@ from twostep.worlds.skirmish.sight import Sight
 SIDEWAYS, BACKWARDS = np.float32(0.7), np.float32(0.6)
 """Speed to the side and backwards, in parts of that ahead."""
 SHUTDOWN = 3.0
-"""Seconds without shots, at half the speed, after overheating."""
+"""Seconds without shots, at half the speed and half the turn rate, after overheating."""
 FAR_AWAY = np.float32(1e6)
 READY = 1e-3
 """A cooldown below this is over: times are sums of rounded numbers."""
@@ -40,6 +40,8 @@ class Simulation:
 
     def __init__(self, config: EnvConfig, num_matches: int) -> None:
         self.config, self.num_matches = config, num_matches
+        self.heuristics = [config.heuristic] * num_matches
+        """How the scripted opponent plays in each match, where it is not told otherwise."""
         self.team_size = count = len(config.team)
         self.shape = (num_matches, 2, count)
         self.num_steps = 0

@@ -9,7 +9,7 @@ import numpy as np
 
 from twostep.errors import EnvError
 from twostep.protocols import Step
-from twostep.worlds.seeds import env_seeds
+from twostep.seeds import Seeds, resets
 from twostep.worlds.symbolic.config import SymbolicConfig
 from twostep.worlds.symbolic.discoveries import Discovery
 from twostep.worlds.symbolic.laws import Task
@@ -43,15 +43,17 @@ class SymbolicRows:
         """Return the best expression so far for each law, over all rows."""
         return dict(self.search.best)
 
-    def reset(self, seed: int | Sequence[int] | None = None, indices: Sequence[int] | None = None) -> Step:
+    def reset(self, seed: Seeds | None = None, indices: Sequence[int] | None = None) -> Step:
         """Begin all expressions anew, or those of `indices`; a seed, or one for each, decides which tasks are drawn."""
-        if not self._begun and indices is not None:
-            raise EnvError("reset was called with indices before all expressions have begun. Call reset() first.")
-        chosen = list(range(self.num_envs)) if indices is None else list(indices)
-        if seed is not None or not self._begun:
-            seed = self._seed if seed is None else seed
-            seeds = env_seeds(seed, len(chosen) if isinstance(seed, Sequence) else self.num_envs)
-            self.search.seed(chosen, seeds if len(seeds) == len(chosen) else [seeds[row] for row in chosen])
+        if not self._begun:
+            if indices is not None:
+                raise EnvError("reset was called with indices before all expressions have begun. Call reset() first.")
+            if seed is None:
+                seed = self._seed if self._seed is not None else int(np.random.SeedSequence().generate_state(1)[0])
+        seeds = dict(resets(seed, self.num_envs, indices))
+        chosen = list(seeds)
+        if seed is not None:
+            self.search.seed(chosen, [own for own in seeds.values() if own is not None])
         self._begun = True
         self.search.begin(chosen)
         starts = self._never.copy()

@@ -1,4 +1,4 @@
-"""`python -m twostep.cli` is the command `twostep`."""
+"""`python -m twostep` is the command `twostep`."""
 
 from twostep.cli import main
 
