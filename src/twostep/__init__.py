@@ -115,7 +115,6 @@ _NAMES_IN = {
         "EnvError",
         "NumericsError",
         "PolicyError",
-        "PolicyOpponent",
         "RatioError",
         "RolloutError",
         "TwostepError",
