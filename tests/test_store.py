@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import time
 import types
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from twostep import (
 )
 from twostep.checkpoint import MANIFEST_FILE, TENSORS_FILE, load_manifest, save_state
 from twostep.store import described
+from twostep.store.architecture import rebuilt, require_form
 from twostep.store.spaces import space_from_plain, space_to_plain
 from twostep.tree import tree_leaves, tree_map
 
@@ -289,14 +291,70 @@ def test_a_manifest_cannot_make_us_build_what_does_not_fit(tmp_path):
     wide = {**description, "observation_space": {**description["observation_space"], "shape": [10**12]}}
     many = {**description, "action_space": {"space": "Discrete", "n": 10**12, "start": 0}}
     code = {**description, "config": {"hidden_size": "__import__('os')"}}
-    for number, content in enumerate((huge, wide, many, code, {"architecture": "ActorCritic", "metadata": {}})):
+    for number, content in enumerate((huge, wide, many, code)):
         path = save_state(tmp_path / str(number), {"policy_state_dict": small().state_dict()}, {"policy": content})
         with pytest.raises(CheckpointError, match="cannot be built from its description"):
             PolicyRecord("strange", path.as_uri()).policy()
 
 
-def test_saved_states_of_other_kinds_are_told_apart(tmp_path):
+NONSENSE = [
+    None,
+    -1,
+    10**9,
+    10**400,
+    1e300,
+    "inf",
+    "x",
+    [],
+    {},
+    [[1]],
+    {"space": "Box"},
+    True,
+    "int8",
+    "O",
+    [10**6] * 5,
+]
+
+
+def places(node, above=()):
+    """List the way to every value inside nested dicts and lists."""
+    inside = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    return [above, *(place for key, value in inside for place in places(value, (*above, key)))]
+
+
+def test_any_nonsense_in_a_description_is_refused_in_words():
+    """M13: whatever stands where, the answer is a policy or one of our errors, and soon."""
+    policy = ActorCritic(*SPACES[2], AgentConfig(hidden_size=4, memory="gru", encoders={"a": (3,)}))
+    plain, random = json.loads(json.dumps(described(policy))), np.random.default_rng(0)
+    nested = {"space": "Tuple", "parts": []}
+    for _ in range(2000):
+        nested = {"space": "Tuple", "parts": [nested]}
+    ways, refused = places(plain)[1:], 0
+    for number in range(200):
+        description = json.loads(json.dumps(plain))
+        *above, last = ways[random.integers(len(ways))]
+        inside = description
+        for key in above:
+            inside = inside[key]
+        if number % 10 == 0 and isinstance(inside, dict):
+            del inside[last]
+        else:
+            inside[last] = [*NONSENSE, nested][random.integers(len(NONSENSE) + 1)]
+        started = time.perf_counter()
+        try:
+            require_form(description, "it")
+            rebuilt(description, policy.state_dict(), "it")
+        except (CheckpointError, PolicyError):
+            refused += 1
+        assert time.perf_counter() - started < 2
+    assert refused > 100
+
+
+def test_saved_states_of_other_kinds_are_told_apart(tmp_path, caplog):
+    PolicyStore(tmp_path).save("one", small())
     path = save_state(tmp_path / "other", {"a": 1})
+    assert [record.name for record in PolicyStore(tmp_path).records()] == ["one"]
+    assert not caplog.records, "it is whole, and no policy"
     with pytest.raises(CheckpointError, match="without the description of a policy"):
         PolicyStore().load_from_uri(path)
 

@@ -24,9 +24,23 @@ DESCRIPTION, TENSORS = "policy", "policy_state_dict"
 """Where manifest and state keep the two."""
 OWN = "ActorCritic"
 _COMPILED = "_orig_mod"
-_MALFORMED = (AttributeError, CheckpointError, ConfigError, KeyError, PolicyError, TypeError, ValueError)
+_MALFORMED = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
+    *(CheckpointError, ConfigError, PolicyError),
+)
+"""What a description that we did not write can bring about."""
 
 Description = dict[str, Any]
+
+_FORM: dict[str, tuple[type, ...]] = {
+    "architecture": (str,),
+    "prefix": (str,),
+    "num_params": (int,),
+    "version": (int, type(None)),
+    "saved_at": (int,),
+    "metadata": (dict,),
+}
+"""What every description has."""
 
 
 def described(policy: Any, metadata: Mapping[str, Any] | None = None) -> Description:
@@ -50,6 +64,14 @@ def described(policy: Any, metadata: Mapping[str, Any] | None = None) -> Descrip
             "action_space": space_to_plain(network.action_space),
         }
     return description
+
+
+def require_form(description: Any, where: object) -> None:
+    """Refuse what is no description of a policy."""
+    parts = cast("dict[str, Any]", description) if isinstance(description, dict) else {}
+    wrong = [name for name, kinds in _FORM.items() if name not in parts or not isinstance(parts[name], kinds)]
+    if wrong:
+        raise CheckpointError(f"{where} describes a policy without {wrong[0]}, or with one of another kind: no policy.")
 
 
 def rebuilt(description: Description, tensors: Mapping[str, Tensor], what: str) -> ActorCritic:

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from twostep.checkpoint import MANIFEST_FILE, save_state
+from twostep.checkpoint import MANIFEST_FILE, load_manifest, save_state
 from twostep.errors import CheckpointError, ConfigError
 from twostep.store.architecture import DESCRIPTION, TENSORS, described
 from twostep.store.artifacts import held_artifact, log_artifact
@@ -157,15 +157,15 @@ def _records_in(folder: Path) -> list[PolicyRecord]:
         return [_record(folder)]
     if not folder.is_dir():
         return []
-    children = [child for place in PLACES for child in (folder / place).glob(f"*/{MANIFEST_FILE}")]
     found: list[PolicyRecord] = []
-    for manifest in children:
-        if manifest.parent.name.startswith("."):  # a save that was killed
+    for child in sorted({file.parent for place in PLACES for file in (folder / place).glob(f"*/{MANIFEST_FILE}")}):
+        if child.name.startswith("."):  # a save that was killed
             continue
         try:
-            found.append(_record(manifest.parent))
+            if DESCRIPTION in load_manifest(child):  # else it is a saved state of another kind
+                found.append(_record(child))
         except CheckpointError as error:
-            _LOG.warning("%s is left out: %s", manifest.parent, error)
+            _LOG.warning("%s is left out: %s", child, error)
     return sorted(found, key=lambda record: (record.saved_at, record.name))
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from twostep.checkpoint import load_manifest, load_state, pack, unpack
 from twostep.errors import CheckpointError
-from twostep.store.architecture import DESCRIPTION, TENSORS, Description, load_into, rebuilt
+from twostep.store.architecture import DESCRIPTION, TENSORS, Description, load_into, rebuilt, require_form
 
 FILE, MEMORY, RUN, WANDB = "file://", "memory://", "run://", "wandb://"
 
@@ -116,6 +116,7 @@ def description_in(manifest: Mapping[str, Any], where: object) -> Description:
             f"{where} is a saved state without the description of a policy. Save policies with PolicyStore.save, or "
             "checkpoints with PPOTrainer.save_checkpoint."
         )
+    require_form(manifest[DESCRIPTION], where)
     return manifest[DESCRIPTION]
 
 

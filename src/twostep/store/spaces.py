@@ -76,7 +76,8 @@ def _words(limit: Any) -> Any:
 
 
 def _limits(bound: Any, shape: tuple[int, ...], dtype: str) -> np.ndarray[Any, Any]:
-    numbers = np.asarray(_number(bound), dtype=dtype)
+    with np.errstate(all="raise"):
+        numbers = np.asarray(_number(bound), dtype=dtype)
     return np.full(shape, numbers) if numbers.ndim == 0 else numbers.reshape(shape)
 
 
