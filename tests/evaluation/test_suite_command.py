@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 
 import pytest
 
-from twostep import PolicyEvaluator, PolicyStore
+from twostep import PolicyEvaluator, PolicyStore, make_env
 from twostep.cli import main
 from twostep.config.suites import load_suite
 
@@ -88,6 +89,15 @@ def test_a_table_json_and_a_picture(copied, capsys):
     assert again.to_dict()["cases"]["balance/long"]["returns"] == scores["cases"]["balance/long"]["returns"]
 
 
+def test_what_is_not_known_of_a_policy_is_null(copied, tmp_path, small_policy):
+    """M1: before an episode has ended a trainer has no score; the file is JSON all the same."""
+    policy = small_policy(make_env("CartPole-v1"))
+    record = PolicyStore(tmp_path / "kept").save("young", policy, {"score": math.nan, "eval_scores": {"a": [math.inf]}})
+    assert main(["eval", record.uri, "--suite", "suite.yaml", "--episodes", "1", "--out", "."]) == 0
+    scores = json.loads(Path("two-balances.json").read_text(), parse_constant=lambda word: pytest.fail(word))
+    assert scores["metadata"] == {"score": None, "eval_scores": {"a": [None]}}
+
+
 def test_the_command_line_wins_over_the_file(copied, capsys):
     words = ["--suite", "suite.yaml", "--episodes", "3", "--seed", "8", "--sample", "--out", "elsewhere"]
     assert main(["eval", f"file://{copied}/best", *words]) == 0
@@ -121,8 +131,10 @@ def test_one_saved_policy_is_evaluated_in_its_runs_environment(copied, capsys):
         (["--suite"], "--suite needs a value"),
         (["--suit", "x"], "Did you mean --suite?"),
         (["--suite", "none.yaml"], "none.yaml does not exist"),
+        (["--suite", "suite.yaml", "--out", "suite.yaml"], "suite.yaml cannot be made: File exists"),
+        (["--suite", "suite.yaml", "--device", "cuda:99"], "device='cuda:99' is not there"),
     ],
 )
-def test_wrong_words(words, complaint, capsys):
+def test_wrong_words(words, complaint, copied, capsys):
     assert main(["eval", *words]) == 2
     assert complaint in capsys.readouterr().err

@@ -295,7 +295,8 @@ def test_records_and_uris_are_policies_too(small_policy, tmp_path):
     record = PolicyStore(tmp_path).save("kept", policy)
     evaluator = PolicyEvaluator(suite())
     expected = dict(evaluator.evaluate(policy))
-    assert dict(evaluator.evaluate(record)) == dict(evaluator.evaluate(record.uri)) == expected
+    for named in (record, record.uri, record.local_path):
+        assert dict(evaluator.evaluate(named)) == expected
 
 
 # ------------------------------------------------------------------ settings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Mapping
@@ -10,14 +11,17 @@ from typing import TYPE_CHECKING, cast
 
 from twostep.config import TrainingConfig
 from twostep.config.suites import load_suite
+from twostep.errors import CheckpointError
 from twostep.stats.console import number
 from twostep.stats.sinks import JsonLinesSink, read_rows
 
 if TYPE_CHECKING:
     from twostep.collect.league import League
-    from twostep.evaluation import BackgroundEvaluator, PolicyEvaluator, SuiteScores
+    from twostep.evaluation import BackgroundEvaluator, Evaluated, PolicyEvaluator, SuiteScores
     from twostep.protocols import RowEnv
     from twostep.trainer import PPOTrainer
+
+_LOG = logging.getLogger("twostep.cli")
 
 LEAGUE = "league"
 """By what name a trainer and its checkpoints hold past selves."""
@@ -81,11 +85,18 @@ class Evaluations:
             return False
         score, row = _suite_row(evaluated.scores)
         if self._write(score, row, evaluated.step):
-            about = {"agent_step": evaluated.step, "score": score, "eval_scores": _finite(evaluated.scores)}
-            from twostep.store import PolicyStore
-
-            PolicyStore(self.folder).save(BEST, evaluated.policy, about)
+            self._keep_best(evaluated)
         return True
+
+    def _keep_best(self, evaluated: Evaluated) -> None:
+        from twostep.store import PolicyStore
+
+        scores = evaluated.scores
+        about = {"agent_step": evaluated.step, "score": scores.score, "eval_scores": _finite(scores)}
+        try:
+            PolicyStore(self.folder).save(BEST, evaluated.policy, about)
+        except CheckpointError as error:
+            _LOG.warning("The best agent could not be saved: %s", error)
 
     def _write(self, score: float, row: dict[str, float], step: int) -> bool:
         """Write the row of the policy that was at `step`, and say whether it is the best so far."""

@@ -6,11 +6,13 @@ import json
 import math
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from twostep.cli.options import EvaluationRequest
 from twostep.cli.trained import find_policy
+from twostep.cli.training import device_named
 from twostep.config.suites import load_suite
+from twostep.errors import ConfigError
 from twostep.stats.console import number
 from twostep.suites import SimulationSuite
 
@@ -27,24 +29,43 @@ def run_suite(request: EvaluationRequest, file: str) -> int:
     """Score the agent of a run, or the policy that a URI names, on a suite; return the exit code."""
     suite = load_suite(file, _changes(request))
     folder, record = find_policy(request.run)
+    out = _made_folder(Path(request.out) if request.out else (folder or Path()) / RESULTS)
     from twostep.evaluation import PolicyEvaluator
     from twostep.evaluation.picture import plot_suite
     from twostep.runtime import limit_threads
 
-    policy = record.policy()
+    device = device_named(request.device or "cpu")
+    policy = record.policy(device)
     limit_threads(policy)
-    scores = PolicyEvaluator(suite, device=request.device).evaluate(policy)
-    print(f"{suite.name}: {_whose(folder, record)}, {_how(suite)}")
+    scores = PolicyEvaluator(suite, device=device).evaluate(policy)
+    whose = _whose(folder, record)
+    print(f"{suite.name}: {whose}, {_how(suite)}")
     _print_table(scores)
-    out = Path(request.out) if request.out else (folder or Path()) / RESULTS
     stem = re.sub(r"[^\w.-]+", "-", suite.name).strip("-.") or "suite"
-    out.mkdir(parents=True, exist_ok=True)
-    about = {"policy": record.uri, "metadata": record.metadata, "deterministic": suite.deterministic}
-    (out / f"{stem}.json").write_text(json.dumps(about | scores.to_dict(), indent=1, allow_nan=False) + "\n", "utf-8")
-    picture = plot_suite(scores, out / f"{stem}.png", f"{suite.name}: {_whose(folder, record)}")
+    about = {"policy": record.uri, "metadata": _finite(record.metadata), "deterministic": suite.deterministic}
+    written = json.dumps(about | scores.to_dict(), indent=1, allow_nan=False)
+    (out / f"{stem}.json").write_text(f"{written}\n", encoding="utf-8")
+    picture = plot_suite(scores, out / f"{stem}.png", f"{suite.name}: {whose}")
     print(f"  {out / f'{stem}.json'}: every episode")
     print(f"  {picture}: the same as a picture")
     return 0
+
+
+def _made_folder(out: Path) -> Path:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{out} cannot be made: {error.strerror}. Choose another folder with --out.") from error
+    return out
+
+
+def _finite(metadata: Any) -> Any:
+    """Return metadata with null for what is no number: JSON has no word for it."""
+    if isinstance(metadata, dict):
+        return {name: _finite(value) for name, value in cast("dict[str, Any]", metadata).items()}
+    if isinstance(metadata, list):
+        return [_finite(value) for value in cast("list[Any]", metadata)]
+    return None if isinstance(metadata, float) and not math.isfinite(metadata) else metadata
 
 
 def _changes(request: EvaluationRequest) -> dict[str, Any]:

@@ -161,7 +161,7 @@ def build(config: TrainingConfig, num_envs: int | None = None) -> tuple[RowEnv, 
 
     try:
         policy = make_policy(env, config.agent, seed=config.seed)
-        device = _device(config.device)
+        device = device_named(config.device)
         limit_threads(policy)
         taught: dict[str, Any] = {
             "curriculum": make_curriculum(config.curriculum, config.seed),
@@ -192,7 +192,8 @@ def _replay(config: TrainingConfig, folder: Path) -> ReplayBuffer:
     )
 
 
-def _device(name: str) -> str | None:
+def device_named(name: str) -> str | None:
+    """Return a device that is there; None chooses one."""
     import torch
 
     if name == "auto":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ class PolicyEvaluator:
         suite: What is played.
         store: Where the URIs of other players are looked up. Each is looked up once, so that later scores are of
             matches against the same players.
-        device: Where policies compute; None asks their parameters.
+        device: Where policies compute that are loaded here: other players, records, URIs. None is the CPU.
     """
 
     def __init__(
@@ -48,13 +49,13 @@ class PolicyEvaluator:
         """Play all cases; the same policy gets the same scores, unless a case runs out of time.
 
         Args:
-            policy: A policy, any network that `as_policy` takes, a record of a store, or a URI.
+            policy: A policy, any network that `as_policy` takes, a record of a store, or a URI or path.
             stopped: Asked before every step; StoppedError is raised where it says yes.
         """
-        if isinstance(policy, str):
+        if isinstance(policy, (str, os.PathLike)):
             policy = self.store.policy(policy)
         if isinstance(policy, PolicyRecord):
-            policy = policy.policy()
+            policy = policy.policy(self.device)
         cases = self.suite.resolved()
         opponents = {name: self._opponent(name, case) for name, case in cases.items()}
         scores = [
@@ -64,7 +65,6 @@ class PolicyEvaluator:
                 policy,
                 opponents[name],
                 self.suite.seed_of(name),
-                device=self.device,
                 stopped=stopped,
             )
             for name, case in cases.items()

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from twostep.errors import ConfigError, TwostepError
 from twostep.evaluation.scores import CaseScores
@@ -41,7 +40,6 @@ def play_case(
     opponent: Any,
     seed: int,
     *,
-    device: torch.device | str | None = None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> CaseScores:
     """Play a case whose every setting is filled in; the same arguments give the same scores.
@@ -61,7 +59,7 @@ def play_case(
             stack.callback(env.close)
             tally = _Tally(name, case, np.arange(env.num_rows).reshape(-1, len(learns)), learns)
             seats = [
-                _Seat(stack.enter_context(Player(player, env.action_space, len(rows), own_seed, device=device)), rows)
+                _Seat(stack.enter_context(Player(player, env.action_space, len(rows), own_seed)), rows)
                 for player, rows, own_seed in _seated(env, case, tally, (policy, opponent), seed)
             ]
             _play(env, seats, tally, seed, deadline, stopped)
