@@ -127,6 +127,8 @@ def _checked_cases(cases: Any) -> dict[str, SimulationCase]:
                 f"cases.{show(name)} must be named by letters, digits, '_', '-', '.' and '+', with one slash after the "
                 "category at most: 'navigation/maze'."
             )
+        if name.rpartition("/")[2] == "score":
+            raise ConfigError(f"cases.{name} must have another name: that is the score of its category.")
         if not isinstance(case, SimulationCase):
             raise ConfigError(f"cases.{name}={show(case)} must be a SimulationCase: SimulationCase(env='CartPole-v1').")
         if case.env == "":

@@ -39,6 +39,7 @@ MALFORMED = {
     "too many slashes": ("cases:\n  ok: C-v1\n  a/b/c: C-v1\n", ":3: cases.'a/b/c' must be named by"),
     "a name that leads away": ("cases:\n  ../up: C-v1\n  a b: C-v1\n", ":3: cases.'a b' must be named by"),
     "a number as a name": ("cases:\n  1: C-v1\n", ":2: cases.1 must be named by"),
+    "a name that is taken": ("cases:\n  nav/score: C-v1\n", ":2: cases.nav/score must have another name"),
     "a case twice": ("cases:\n  a: C-v1\n  a: D-v1\n", ":3: key 'a' is already on line 2: keep one."),
     "a setting twice": (
         "cases:\n  a:\n    env: C-v1\n    episodes: 1\n    num_episodes: 2\n",
