@@ -159,6 +159,48 @@ def test_a_terrain_grid_climbs_by_what_environments_report() -> None:
     assert max(max(levels) for levels in seen) == 1, "halfway is no success"
 
 
+class Pair:
+    """Two agents that see their level; `b` ends a step before `a`, with whom the environment begins anew."""
+
+    def __init__(self) -> None:
+        self.metadata: dict[str, Any] = {}
+        self.possible_agents, self.agents, self.level = ["a", "b"], [], 0
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        return Walk.observation_space
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        return Walk.action_space
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        self.level, self.t, self.agents = (options or {}).get("level", 0), 0, ["a", "b"]
+        return self.seen(), {agent: {} for agent in self.agents}
+
+    def seen(self) -> dict[str, Any]:
+        return {agent: np.array([self.level], dtype=np.float32) for agent in self.agents}
+
+    def step(self, actions: dict[str, int]) -> tuple[dict[str, Any], ...]:
+        self.t += 1
+        there, seen = self.agents, self.seen()
+        ends = {agent: self.t >= (3 if agent == "a" else 2) for agent in there}
+        self.agents = [agent for agent in there if not ends[agent]]
+        rewards = dict.fromkeys(there, float(self.level))
+        return seen, rewards, ends, dict.fromkeys(there, False), {agent: {} for agent in there}
+
+
+def test_agents_of_one_environment_play_one_task_each_with_a_score_of_its_own() -> None:
+    """M3: with many agents the episode of each counts, and a task changes only where all begin anew."""
+    curriculum = Recorded({"one": {"level": 1}, "two": {"level": 2}}, seed=0)
+    rollout = collector(make_env(Pair, 2, 0), curriculum, num_steps=12).rollout()
+    assert len(rollout.episodes) == 2 * 2 * 4
+    for episode in rollout.episodes:
+        length = 3 if episode.row % 2 == 0 else 2
+        assert (episode.length, episode.ret) == (length, length * {"one": 1, "two": 2}[episode.task or ""])
+    by_time = {(one.row, one.step): one.task for one in rollout.episodes}
+    assert all(by_time[row - 1, step + 1] == task for (row, step), task in by_time.items() if row % 2)
+    assert {task for task, _ in curriculum.completed} == {"one", "two"}
+
+
 def test_a_vector_that_cannot_be_told_is_refused() -> None:
     env = make_env("skirmish", 2)
     with pytest.raises(EnvError, match=r"SkirmishRows has no method assign\(tasks\)"):
@@ -179,6 +221,14 @@ def test_a_trainer_follows_its_progress() -> None:
     curriculum = StagedCurriculum(LOCKS)
     history = trainer(curriculum).train(128 * 10)
     assert history["curriculum/level"] == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
+
+
+def test_settings_of_a_run_say_the_curriculum() -> None:
+    config = {"curriculum": {"kind": "staged", "tasks": LOCKS, "score": "success"}, "ppo": {"rollout_steps": 32}}
+    env = locks()
+    one = PPOTrainer.from_config(config, env, make_policy(env, seed=0), device="cpu")
+    assert type(one.curriculum) is StagedCurriculum
+    assert one.train(128)["curriculum/level"] == [0]
 
 
 def test_metrics_of_the_curriculum_are_logged() -> None:
