@@ -10,7 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from twostep import AgentConfig, PPOConfig, PPOTrainer, RolloutBuffer, TensorEnv, evaluate, make_env, make_policy
+from twostep import (
+    AgentConfig,
+    PPOConfig,
+    PPOTrainer,
+    ReplayBuffer,
+    RolloutBuffer,
+    TensorEnv,
+    evaluate,
+    make_env,
+    make_policy,
+)
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can see")
 
@@ -129,6 +139,16 @@ def test_the_host_does_not_wait_for_minibatches(memory: str) -> None:
     few, many = waits(1), waits(6)
     print(f"{memory}: the host waits {few} times in an update of 4 optimizer steps, {many} times in one of 24")
     assert many - few <= 1, "20 more steps wait no more often; what the rollouts hold may differ by one"
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_past_experience_waits_on_the_host(memory: str) -> None:
+    """J12: it is kept on the CPU and learned from on the GPU; the fresh part's ratio is still 1."""
+    trainer = _trainer(TensorEnv(DeviceEnv()), memory)
+    trainer.use_replay(ReplayBuffer(ratio=0.5, keep=2))
+    history = trainer.train(4 * 21 * 32)
+    assert history["replay_share"][1:] == pytest.approx([0.5] * 3, abs=0.05)
+    assert max(history["ratio_error"]) < 1e-4
 
 
 @pytest.mark.parametrize("memory", MEMORIES)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors import safe_open
 from safetensors.torch import save_file
 
 from twostep import (
@@ -22,6 +23,7 @@ from twostep import (
     load_rollouts,
     save_rollouts,
 )
+from twostep.experience import _digest
 from twostep.sequences import Sequences
 from twostep.tree import tree_items, tree_structure
 
@@ -282,3 +284,48 @@ def test_fake_data_are_a_rollout_to_learn_from(collected):
     assert torch.equal(same, create_fake_rollout_data(50, seed=1)["rewards"])
     assert not torch.equal(same, other)
     assert create_fake_rollout_data(0)["observations"].shape == (0, 4)
+
+
+def forged(path, rollout, change):
+    """Write a file with a right digest around something that `save_rollouts` would not write."""
+    save_rollouts(rollout, path)
+    with safe_open(path, framework="pt") as file:
+        described = json.loads(file.metadata()["twostep"])
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a dict
+    change(tensors, described)
+    save_file(tensors, path, metadata={"twostep": json.dumps(described), "sha256": _digest(tensors, described)})
+
+
+@pytest.mark.parametrize(
+    "change",
+    {
+        "format is text": lambda tensors, said: said.update(format="1"),
+        "no structure": lambda tensors, said: said.pop("structure"),
+        "structure is a list": lambda tensors, said: said.update(structure=[1]),
+        "an unknown column": lambda tensors, said: said["structure"].update(weights="leaf"),
+        "a missing column": lambda tensors, said: said["structure"].pop("rewards"),
+        "a missing tensor": lambda tensors, said: tensors.pop("values"),
+        "another number of steps": lambda tensors, said: tensors.update(values=torch.zeros(3, 2)),
+        "another number of rows": lambda tensors, said: tensors.update(valid=torch.zeros(8, 5, dtype=torch.bool)),
+        "too many numbers": lambda tensors, said: tensors.update(values=torch.zeros(8, 2, 2)),
+        "no steps at all": lambda tensors, said: tensors.update(rewards=torch.zeros(())),
+        "memory of other sequences": lambda tensors, said: said.update(sequence_length=2),
+        "sequences of nothing": lambda tensors, said: said.update(sequence_length=0),
+        "episodes of another kind": lambda tensors, said: said.update(episodes=[{"score": 1}]),
+        "episodes are a number": lambda tensors, said: said.update(episodes=3),
+    }.values(),
+)
+def test_files_with_a_right_digest_and_wrong_contents_are_refused(identifiable, tmp_path, change):
+    """J38, JB15: whoever forges a file gets an error that names it, not a crash further on."""
+    path = tmp_path / "forged.safetensors"
+    forged(path, identifiable(8, 2, 4), change)
+    with pytest.raises(RolloutError, match=r"forged\.safetensors (was not written by|holds tensors but no)"):
+        load_rollouts(path)
+
+
+def test_the_forger_can_write_a_good_file(identifiable, tmp_path):
+    """Without a change, what is forged is what would have been saved."""
+    path = tmp_path / "forged.safetensors"
+    rollout = identifiable(8, 2, 4)
+    forged(path, rollout, lambda tensors, said: None)
+    require_equal(load_rollouts(path), rollout)

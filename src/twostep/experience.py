@@ -21,6 +21,8 @@ from twostep.tree import Tree, tree_items, tree_leaves, tree_map, tree_stack, tr
 
 RolloutLike = TypeVar("RolloutLike", RolloutBuffer, dict[str, Any])
 FORMAT = 1
+_OF_ANY_SHAPE = ("obs", "actions", "states", "action_masks", "context")
+"""Columns that hold more than one number per step; of all others there is exactly one."""
 
 
 def combine_rollouts(rollouts: Iterable[RolloutLike]) -> RolloutLike:
@@ -158,20 +160,38 @@ def load_rollouts(path: str | Path, device: torch.device | str = "cpu") -> Rollo
         raise RolloutError(f"There is no rollout file at {path}.") from error
     except (SafetensorError, OSError, ValueError) as error:
         raise RolloutError(f"{path} is not a whole rollout file: {error}. Collect it again.") from error
-    if not isinstance(described, dict) or "format" not in described:
+    if not isinstance(described, dict) or not isinstance(described.get("format"), int):
         raise RolloutError(f"{path} holds tensors but no rollout. Use a file that save_rollouts wrote.")
     if described["format"] > FORMAT:
         raise RolloutError(f"{path} has format {described['format']}, newer than this version reads. Upgrade twostep.")
     if metadata.get("sha256") != _digest(tensors, described):
         raise RolloutError(f"{path} is damaged: its SHA-256 is not the one it carries. Collect it again.")
-    fields = {name: _rebuilt(shape, name, tensors) for name, shape in described["structure"].items()}
-    rollout = RolloutBuffer(
-        **fields,
+    try:
+        rollout = _assembled(described, tensors)
+        _require_one_size(rollout)
+    except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError, RecursionError) as error:
+        raise RolloutError(f"{path} was not written by save_rollouts: {error!r}. Collect it again.") from error
+    return rollout.to(device)
+
+
+def _assembled(described: dict[str, Any], tensors: Mapping[str, Tensor]) -> RolloutBuffer:
+    return RolloutBuffer(
+        **{name: _rebuilt(shape, name, tensors) for name, shape in described["structure"].items()},
         sequence_length=described["sequence_length"],
         episodes=[Episode(**episode) for episode in described["episodes"]],
         policy_version=described["policy_version"],
     )
-    return rollout.to(device)
+
+
+def _require_one_size(rollout: RolloutBuffer) -> None:
+    """Refuse columns that do not belong together, before anything reads one by the size of another."""
+    steps, rows = rollout.rewards.shape
+    sequences = -(-steps // rollout.sequence_length)
+    for name in TREES:
+        first = sequences if name == "states" else steps
+        for path, leaf in tree_items(getattr(rollout, name), name):
+            if tuple(leaf.shape[:2]) != (first, rows) or (name not in _OF_ANY_SHAPE and leaf.dim() != 2):
+                raise ValueError(f"{path} of shape {tuple(leaf.shape)} in a rollout of {steps} steps and {rows} rows")
 
 
 def rollout_digest(path: str | Path) -> str:

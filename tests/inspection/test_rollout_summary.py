@@ -64,6 +64,19 @@ def test_episodes_and_columns(collected):
     assert sum(column.nbytes for column in summary.columns) == summary.nbytes
 
 
+def test_several_choices_are_counted_each_by_itself(collected):
+    """J42: places of an action apart from one another; numbers are measured instead."""
+    rollout, _ = collected(num_steps=16)
+    rollout.actions = torch.stack((rollout.actions, 2 - rollout.actions), dim=-1)
+    first, second = summarize(rollout).actions
+    assert (first.name, second.name) == ("actions[0]", "actions[1]")
+    assert second.counts == {2 - choice: count for choice, count in first.counts.items()}
+    rollout.actions = rollout.actions.float() + 0.5
+    (part,) = summarize(rollout).actions
+    assert part.counts is None
+    assert [spread.low for spread in part.dimensions] == [0.5, 1.5]
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -114,11 +127,19 @@ def empty(rollout):
 
 
 def strange(rollout):
-    """Pictures, several actions, memory, numbers that are not finite."""
+    """Numbers that are not finite, several choices, many observations."""
     rollout.rewards[0, 0] = math.nan
+    rollout.actions = torch.arange(3).expand(*rollout.rewards.shape, 3)
+    rollout.obs = torch.rand(*rollout.rewards.shape, 60)
 
 
-@pytest.mark.parametrize("change", [lambda rollout: None, empty, strange])
+def continuous(rollout):
+    """Two numbers as an action, none of them ever NaN but one."""
+    rollout.actions = torch.randn(*rollout.rewards.shape, 2)
+    rollout.actions[0, 0, 1] = math.nan
+
+
+@pytest.mark.parametrize("change", [lambda rollout: None, empty, strange, continuous])
 @pytest.mark.parametrize("kind", ["cartpole", "identifiable"])
 def test_a_picture_of_every_kind_of_rollout(collected, identifiable, tmp_path, kind, change):
     """J42: it is drawn without warnings, large enough to read, and not blank."""

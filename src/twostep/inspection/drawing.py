@@ -23,7 +23,7 @@ _SHADES = (_VIOLET, _GREEN, _ORANGE)
 _FEW_ACTIONS = len(_SHADES)
 _MOST_ROWS = 32
 _MOST_POINTS = 4000
-_MOST_BARS = 40
+_MOST_BARS, _FEW_BARS = 40, 10
 _MOST_DIMENSIONS = 512
 _QUANTILES = (0.0, 0.05, 0.5, 0.95, 1.0)
 
@@ -139,8 +139,9 @@ def _draw_actions(panel: Any, rollout: RolloutBuffer, summary: RolloutSummary) -
     _name(panel, "actions as sampled", _VIOLET)
     taken = [leaf[rollout.valid].flatten(1) for _, leaf in tree_items(rollout.actions) if leaf.dim() > 2]
     choices = [part for part in summary.actions if part.counts is not None]
-    if len(choices) == len(summary.actions) == 1:
-        _draw_choices(panel, choices[0])
+    if choices and len(choices) == len(summary.actions):
+        draw = _draw_choices if len(choices) == 1 else _draw_many_choices
+        draw(panel, choices)
         return
     if not choices and len(taken) == 1 and taken[0].shape[1] <= _FEW_ACTIONS:
         for i, numbers in enumerate(taken[0].double().unbind(1)):
@@ -163,8 +164,8 @@ def _draw_actions(panel: Any, rollout: RolloutBuffer, summary: RolloutSummary) -
     panel.xaxis.get_major_locator().set_params(integer=True)
 
 
-def _draw_choices(panel: Any, part: ActionPart) -> None:
-    counts = part.counts or {}
+def _draw_choices(panel: Any, parts: list[ActionPart]) -> None:
+    counts = parts[0].counts or {}
     total = max(1, sum(counts.values()))
     shares = [count / total for count in counts.values()]
     bars = panel.bar([str(choice) for choice in counts], shares, color=_VIOLET, alpha=0.75, width=0.7)
@@ -174,6 +175,24 @@ def _draw_choices(panel: Any, part: ActionPart) -> None:
     panel.set_ylim(0, max([*shares, 0.01]) * 1.15)
     panel.set_xlabel("action", fontsize=9)
     _name(panel, "how often each action was taken", _VIOLET)
+
+
+def _draw_many_choices(panel: Any, parts: list[ActionPart]) -> None:
+    """Draw a bar for each place of the action, divided by how often each choice was taken there."""
+    for place, part in enumerate(parts[:_MOST_BARS]):
+        counts = part.counts or {}
+        total, below = max(1, sum(counts.values())), 0.0
+        for i, (choice, count) in enumerate(sorted(counts.items())):
+            share = count / total
+            panel.bar(place, share, bottom=below, width=0.75, color=_VIOLET, alpha=0.75 if i % 2 else 0.4, linewidth=0)
+            if share > 0.05 and len(parts) <= _FEW_BARS:
+                panel.text(place, below + share / 2, f"{choice}: {share:.0%}", ha="center", va="center", fontsize=8)
+            below += share
+    panel.set_xlim(-0.6, min(len(parts), _MOST_BARS) - 0.4)
+    panel.xaxis.get_major_locator().set_params(integer=True)
+    panel.yaxis.set_major_formatter("{x:.0%}")
+    panel.set_xlabel("place of the action", fontsize=9)
+    _name(panel, "how often each choice was taken", _VIOLET)
 
 
 def _draw_observations(panel: Any, rollout: RolloutBuffer) -> None:
@@ -191,9 +210,10 @@ def _draw_observations(panel: Any, rollout: RolloutBuffer) -> None:
         panel.plot(places, middle, "o", color=_BLUE, markersize=4)
         panel.set_xlim(-0.6, len(places) - 0.4)
     else:
-        panel.fill_between(places, low, high, color=_BLUE, alpha=0.15, linewidth=0)
-        panel.fill_between(places, tenth, ninth, color=_BLUE, alpha=0.3, linewidth=0)
-        panel.plot(places, middle, color=_BLUE, linewidth=1.0)
+        panel.fill_between(places, low, high, step="mid", color=_BLUE, alpha=0.15, linewidth=0)
+        panel.fill_between(places, tenth, ninth, step="mid", color=_BLUE, alpha=0.3, linewidth=0)
+        panel.plot(places, middle, drawstyle="steps-mid", color=_BLUE, linewidth=1.0)
+        panel.margins(x=0.01)
     reach = np.abs([low, high]).max(0)
     if reach.max() > 50 * max(float(np.median(reach)), 1e-6):
         panel.set_yscale("symlog", linthresh=max(float(np.median(reach)), 1e-3))

@@ -56,7 +56,7 @@ class Column:
 
 @dataclass(frozen=True)
 class ActionPart:
-    """What was done in one part of the action: how often each choice was taken, or how far numbers spread."""
+    """What was done: how often each choice was taken in one place of the action, or how far its numbers spread."""
 
     name: str
     counts: dict[int, int] | None
@@ -130,7 +130,7 @@ def summarize(rollout: RolloutBuffer) -> RolloutSummary:
         explained_variance=variance,
         has_advantages=rollout.advantages is not None,
         columns=tuple(_column(name, leaf, valid) for part in TREES for name, leaf in _leaves(rollout, part)),
-        actions=tuple(_action_part(name, leaf[valid]) for name, leaf in _leaves(rollout, "actions")),
+        actions=tuple(part for name, leaf in _leaves(rollout, "actions") for part in _action_parts(name, leaf[valid])),
     )
 
 
@@ -161,11 +161,17 @@ def _column(name: str, leaf: Tensor, valid: Tensor) -> Column:
     )
 
 
-def _action_part(name: str, taken: Tensor) -> ActionPart:
-    """Count choices; several choices per step are counted together only where they are one number each."""
+def _action_parts(name: str, taken: Tensor) -> Iterable[ActionPart]:
+    """Count choices, each of several by itself; measure what is no choice."""
     flat = taken.flatten(1) if taken.dim() > 1 else taken[:, None]
-    if not flat.is_floating_point() and flat.shape[1] == 1:
-        kinds, counts = flat.flatten().unique(return_counts=True)
-        if len(kinds) <= FEW_KINDS:
-            return ActionPart(name, dict(zip(kinds.tolist(), counts.tolist(), strict=True)))
-    return ActionPart(name, None, tuple(Spread.of(column.tolist()) for column in flat.double().unbind(1)))
+    columns = flat.unbind(1)
+    counted = [_counts(column) for column in columns]
+    if flat.is_floating_point() or any(len(counts) > FEW_KINDS for counts in counted):
+        return (ActionPart(name, None, tuple(Spread.of(column.tolist()) for column in columns)),)
+    names = [name] if len(columns) == 1 else [f"{name}[{i}]" for i in range(len(columns))]
+    return tuple(ActionPart(part, counts) for part, counts in zip(names, counted, strict=True))
+
+
+def _counts(column: Tensor) -> dict[int, int]:
+    kinds, counts = column.long().unique(return_counts=True)
+    return dict(zip(kinds.tolist(), counts.tolist(), strict=True))

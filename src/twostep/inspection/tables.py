@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 COLORS = {"good": "green", "fair": "yellow", "poor": "red"}
-_BAR, _MOST_CHOICES, _MOST_NUMBERS = 30, 24, 8
+_BAR, _MOST_CHOICES, _MOST_NUMBERS, _MOST_PARTS = 30, 24, 8, 8
 
 
 def rollout_tables(summary: RolloutSummary) -> Group:
@@ -102,9 +102,11 @@ def _columns(columns: tuple[Column, ...]) -> Table:
 
 
 def _actions(summary: RolloutSummary) -> Iterator[RenderableType]:
-    for part in summary.actions:
+    for part in summary.actions[:_MOST_PARTS]:
         yield Text(f"  {part.name}", style="bold")
         yield _choices(part.counts) if part.counts is not None else _numbers(part)
+    if len(summary.actions) > _MOST_PARTS:
+        yield Text(f"  and {len(summary.actions) - _MOST_PARTS} more", style="dim")
 
 
 def _choices(counts: dict[int, int]) -> Table:
