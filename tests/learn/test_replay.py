@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections import Counter
 from copy import deepcopy
 from types import SimpleNamespace
@@ -373,3 +374,24 @@ def test_a_disk_that_fails_is_warned_of_once_and_stops_nothing(small_trainer, tm
     assert len(history["loss"]) == 4
     assert history["replay_share"] == [0.0] * 4
     assert caplog.text.count("goes on without keeping") == 1
+
+
+@pytest.mark.parametrize("agent", [{}, {"memory": "lstm"}])
+def test_resuming_equals_never_having_stopped(small_trainer, tmp_path, agent):
+    """J12, JB11: bit for bit, with what is kept as files of which newer ones took the place meanwhile."""
+
+    def trainer(folder):
+        return small_trainer(agent=agent, replay=ReplayBuffer(folder, ratio=0.5, keep=3, seed=4))
+
+    through = trainer(tmp_path / "through")
+    through.train(256)
+    through.save_checkpoint(tmp_path / "checkpoint")
+    shutil.copytree(tmp_path / "through", tmp_path / "stopped")
+    through.train(512)
+    again = trainer(tmp_path / "stopped")
+    again.load_checkpoint(tmp_path / "checkpoint")
+    again.train(512)
+    ends = [torch.cat([p.detach().flatten() for p in one.policy.parameters()]) for one in (through, again)]
+    assert torch.equal(*ends)
+    names = [sorted(path.name for path in (tmp_path / name).iterdir()) for name in ("through", "stopped")]
+    assert names[0] == names[1]
