@@ -82,7 +82,8 @@ def test_every_replayed_transition_is_a_real_one_and_comes_once(
         replay.add(rollout)
     fresh = identifiable(8, 3, length)
     drawn = replay.draw(silent_learner, fresh)
-    there = sum(int(rollout.valid.sum()) for rollout in rollouts[-4:])
+    newest = [number for number, rollout in enumerate(rollouts) if rollout.valid.any()][-4:]
+    there = sum(int(rollouts[number].valid.sum()) for number in newest)
     wanted = round(24 * ratio / (1 - ratio))
     if drawn.rollout is None:
         assert not there or not wanted
@@ -93,7 +94,7 @@ def test_every_replayed_transition_is_a_real_one_and_comes_once(
         number, place = divmod(past.rewards[step, row].item(), 100_000)
         original_step, original_row = divmod(int(place), 100)
         original = rollouts[int(number)]
-        assert number >= len(rollouts) - 4, "only the newest are kept"
+        assert number in newest, "no others are kept"
         assert original.valid[original_step, original_row]
         assert torch.equal(columns_of(past, step, row), columns_of(original, original_step, original_row))
         seen.add((number, original_step, original_row))
@@ -101,6 +102,15 @@ def test_every_replayed_transition_is_a_real_one_and_comes_once(
     assert len(seen) == count, "none twice"
     assert min(wanted, there) <= count < min(wanted, there) + length
     assert drawn.metrics["replay_share"] == pytest.approx(count / (count + 24))
+
+
+def test_a_rollout_in_which_no_step_counts_leaves_nothing_behind(numbered, tmp_path):
+    """J12: neither a place among those kept nor a file that nobody removes."""
+    replay = ReplayBuffer(tmp_path, keep=1)
+    replay.add(numbered(0, 4, 2))
+    replay.add(numbered(1, 4, 2, valid=torch.zeros(4, 2, dtype=torch.bool)))
+    assert len(replay) == len(list(tmp_path.iterdir())) == 1
+    assert replay.added == 2
 
 
 def test_recent_rollouts_are_drawn_more_often(numbered, silent_learner):

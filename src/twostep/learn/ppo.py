@@ -114,7 +114,7 @@ class PPOOptimizer:
         with fast_products(len(sequences) * sequences.length // self._number(sequences), self.device):
             measured, epochs = self._epochs(sequences, together, custom_loss_fns)
         self._normalize_observations(rollout)
-        beside |= {} if self.loss_scale is None else {"loss_scale": self.loss_scale.scale}
+        beside = beside | ({} if self.loss_scale is None else {"loss_scale": self.loss_scale.scale})
         metrics = means(measured) | {"explained_variance": float(variance), "epochs": float(epochs)} | beside
         if not all(math.isfinite(metrics[name]) for name in ("loss", "grad_norm")):
             raise NumericsError(

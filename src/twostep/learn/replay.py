@@ -108,15 +108,17 @@ class ReplayBuffer:
     def add(self, rollout: RolloutBuffer | Mapping[str, Any]) -> None:
         """Keep a copy of a rollout; the oldest goes where there are more than `keep`.
 
-        A disk that fails is warned of once, and the rollout is not kept.
+        A disk that fails is warned of once, and the rollout is not kept; nor is one in which no step counts.
         """
         buffer = rollout if isinstance(rollout, RolloutBuffer) else RolloutBuffer.from_dict(rollout)
         counts = buffer.valid.sum(0).tolist()
         number = self.added
         self.added += 1
         self.steps += sum(counts)
+        if not sum(counts):
+            return
         where = _copied(buffer) if self.folder is None else self._saved(buffer, self.folder)
-        if where is not None and sum(counts):
+        if where is not None:
             self._kept.append(_Kept(number, self.steps, counts, where))
         self._forget_oldest()
 
