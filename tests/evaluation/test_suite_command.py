@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from twostep import PolicyEvaluator, PolicyStore, make_env
+from twostep import BackgroundEvaluator, PolicyEvaluator, PolicyStore, make_env
 from twostep.cli import main
 from twostep.config.suites import load_suite
 
@@ -24,13 +24,23 @@ cases:
 QUICK = ("--ppo.rollout_steps", "16", "--no_tensorboard", "--no_progress", "--hidden_size", "8")
 
 
+CLOCKS = {"time", "collect_time", "learn_time", "steps_per_second"}
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A short training that was evaluated by a suite in the background, in a folder where nobody writes."""
-    folder = tmp_path_factory.mktemp("trained")
+    """A short training that was evaluated by a suite in the background, each time in time for the next."""
+    folder, submit = tmp_path_factory.mktemp("trained"), BackgroundEvaluator.submit
     (folder / "suite.yaml").write_text(SUITE)
+
+    def submit_and_wait(self, policy, step):
+        submitted = submit(self, policy, step)
+        self._thread.join()
+        return submitted
+
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        patch.setattr(BackgroundEvaluator, "submit", submit_and_wait)
         words = ["--total_timesteps", "384", "--trainer.suite", "suite.yaml", "--eval_every", "128"]
         assert main(["train", "CartPole-v1", *QUICK, *words, "--eval_background"]) == 0
     return next((folder / "runs").iterdir())
@@ -48,8 +58,7 @@ def copied(run, tmp_path, monkeypatch):
 def test_rows_carry_the_step_that_was_evaluated(run):
     """M1: what is evaluated in the background is logged where the policy was, and the best one is kept."""
     rows = [json.loads(line) for line in (run / "evaluations.jsonl").read_text().splitlines()]
-    assert rows[0]["step"] == 128
-    assert {row["step"] % 128 for row in rows} == {0}
+    assert [row["step"] for row in rows] == [128, 256, 384]
     best = max(rows, key=lambda row: row["score"])
     record = PolicyStore().load_from_uri(run / "best")
     assert record.metadata["agent_step"] == best["step"]
@@ -60,15 +69,18 @@ def test_rows_carry_the_step_that_was_evaluated(run):
 
 
 def test_at_once_and_in_the_background_bring_the_same(run, tmp_path, monkeypatch):
-    """M1: the first evaluation of the same training has the same numbers either way."""
+    """M1: the same training has the same rows and the same end either way."""
     monkeypatch.chdir(tmp_path)
     shutil.copy(run.parents[1] / "suite.yaml", tmp_path)
-    words = ["--total_timesteps", "128", "--trainer.suite", "suite.yaml", "--eval_every", "128"]
+    words = ["--total_timesteps", "384", "--trainer.suite", "suite.yaml", "--eval_every", "128"]
     assert main(["train", "CartPole-v1", *QUICK, *words]) == 0
     (other,) = Path("runs").iterdir()
-    first, second = (json.loads((each / "evaluations.jsonl").read_text().splitlines()[0]) for each in (run, other))
-    clocks = {"time", "seconds"}
-    assert {k: v for k, v in first.items() if k not in clocks} == {k: v for k, v in second.items() if k not in clocks}
+    for file, clocks in (("evaluations.jsonl", {"time", "seconds"}), ("metrics.jsonl", CLOCKS)):
+        first, second = ((each / file).read_text().splitlines() for each in (run, other))
+        for one, two in zip(map(json.loads, first), map(json.loads, second), strict=True):
+            assert {k: v for k, v in one.items() if k not in clocks} == {
+                k: v for k, v in two.items() if k not in clocks
+            }
 
 
 def test_a_table_json_and_a_picture(copied, capsys):

@@ -291,11 +291,11 @@ class _Run:
         settings = self.config.trainer
         self.progress.log(metrics, trainer.total_timesteps)
         step = trainer.total_timesteps
+        if self.evaluations.take_in():
+            self.progress.note(self.evaluations.words())
         if self._evaluating.due(step):
             if self.evaluations.run(trainer):
                 self._save_best()
-            self.progress.note(self.evaluations.words())
-        if self.evaluations.take_in():
             self.progress.note(self.evaluations.words())
         if self._copying.due(step):
             cast("League", trainer.companions[LEAGUE]).add(name=f"step_{step}")
