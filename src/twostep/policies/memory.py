@@ -3,7 +3,8 @@
 Shapes: K towers (1 shared, or actor and critic), T steps, B rows, H units. Each step forgets where `keep` is 0, then
 updates. Everything that does not depend on the previous step is one product over all steps: the input projection before
 the loop, the weight gradients after it. What stays in the loop is the recurrent product and a few elementwise
-operations.
+operations. What those products read or write lies in memory towers first, `[K, T, B, ...]`, so that nothing is copied
+for them; what the recurrent product writes lies steps first, so that it is one call for all towers.
 """
 
 from __future__ import annotations
@@ -27,14 +28,17 @@ class _GruScan(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, projected: Tensor, hidden: Tensor, keep: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         steps, towers, rows, units = *projected.shape[:3], weight.shape[1]
-        outputs, kept, recurrent, candidates = (projected.new_empty(steps, towers, rows, units) for _ in range(4))
+        outputs, kept, candidates = (projected.new_empty(towers, steps, rows, units) for _ in range(3))
+        recurrent = projected.new_empty(steps, towers, rows, units)
         gates = projected.new_empty(steps, towers, rows, 2 * units)
         gate_weight, new_weight = weight[..., : 2 * units].contiguous(), 2 * weight[..., 2 * units :]
         gate_inputs = projected[..., : 2 * units] + bias[..., : 2 * units]
         new_inputs, new_bias = 2 * projected[..., 2 * units :], 2 * bias[..., 2 * units :]
         keeps, gate_inputs, new_inputs = keep.unbind(), gate_inputs.unbind(), new_inputs.unbind()
         for t, (kept_t, gates_t, recurrent_t, candidate_t, output_t) in enumerate(
-            zip(kept.unbind(), gates.unbind(), recurrent.unbind(), candidates.unbind(), outputs.unbind(), strict=True)
+            zip(
+                kept.unbind(1), gates.unbind(), recurrent.unbind(), candidates.unbind(1), outputs.unbind(1), strict=True
+            )
         ):
             torch.mul(hidden, keeps[t], out=kept_t)
             torch.baddbmm(gate_inputs[t], kept_t, gate_weight, out=gates_t).sigmoid_()
@@ -50,18 +54,18 @@ class _GruScan(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (d_outputs,) = gradients
         keep, weight, kept, recurrent, gates, candidates = cast("tuple[Tensor, ...]", ctx.saved_tensors)
-        steps, towers, rows, units = kept.shape
-        reset, update = gates.chunk(2, dim=-1)
-        to_update = (kept - candidates).mul_(update).mul_(1 - update).unbind()
-        to_candidate = (1 - candidates.square()).mul_(1 - update).unbind()
-        to_reset = (1 - reset).mul_(reset).mul_(recurrent).mul_(0.5).unbind()
-        resets, updates, keeps, d_outputs_at = reset.unbind(), update.unbind(), keep.unbind(), d_outputs.unbind()
-        d_recurrent = kept.new_empty(steps, towers, rows, 3 * units)
+        towers, steps, rows, units = kept.shape
+        reset, update = gates.transpose(0, 1).chunk(2, dim=-1)
+        to_update = (kept - candidates).mul_(update).mul_(1 - update).unbind(1)
+        to_candidate = (1 - candidates.square()).mul_(1 - update).unbind(1)
+        to_reset = (1 - reset).mul_(reset).mul_(recurrent.transpose(0, 1)).mul_(0.5).unbind(1)
+        resets, updates, keeps, d_outputs_at = reset.unbind(1), update.unbind(1), keep.unbind(), d_outputs.unbind(1)
+        d_recurrent = kept.new_empty(towers, steps, rows, 3 * units)
         d_candidate = torch.empty_like(kept)
-        d_resets, d_updates, d_rests = (part.unbind() for part in d_recurrent.chunk(3, dim=-1))
-        d_recurrents, d_candidates = d_recurrent.unbind(), d_candidate.unbind()
+        d_resets, d_updates, d_rests = (part.unbind(1) for part in d_recurrent.chunk(3, dim=-1))
+        d_recurrents, d_candidates = d_recurrent.unbind(1), d_candidate.unbind(1)
         transposed = weight.transpose(1, 2)
-        d_hidden = torch.zeros_like(kept[0])
+        d_hidden = kept.new_zeros(towers, rows, units)
         for t in range(steps - 1, -1, -1):
             d_hidden = d_hidden + d_outputs_at[t]
             torch.mul(d_hidden, to_candidate[t], out=d_candidates[t])
@@ -69,9 +73,9 @@ class _GruScan(torch.autograd.Function):
             torch.mul(d_hidden, to_update[t], out=d_updates[t])
             torch.mul(d_candidates[t], resets[t], out=d_rests[t])
             d_hidden = torch.baddbmm(d_hidden * updates[t], d_recurrents[t], transposed).mul_(keeps[t])
-        d_projected = torch.cat((d_recurrent[..., : 2 * units], d_candidate), dim=-1)
         d_weight, d_bias = _weight_gradients(kept, d_recurrent)
-        return d_projected, d_hidden, None, d_weight, d_bias
+        d_recurrent[..., 2 * units :] = d_candidate  # from here on it is the gradient of what was projected
+        return d_recurrent.transpose(0, 1), d_hidden, None, d_weight, d_bias
 
 
 class _LstmScan(torch.autograd.Function):
@@ -85,13 +89,13 @@ class _LstmScan(torch.autograd.Function):
         ctx: Any, projected: Tensor, hidden: Tensor, cell: Tensor, keep: Tensor, weight: Tensor
     ) -> tuple[Tensor, Tensor]:
         steps, towers, rows, units = *projected.shape[:3], weight.shape[1]
-        states, kept = (projected.new_empty(steps, 2, towers, rows, units) for _ in range(2))
+        states, kept = (projected.new_empty(2, towers, steps, rows, units) for _ in range(2))
         squashed = projected.new_empty(steps, towers, rows, units)
         gates = projected.new_empty(projected.shape)
         doubled = torch.ones(4 * units, dtype=weight.dtype, device=weight.device)
         doubled[3 * units :] = 2
         inputs, weight = (projected * doubled).unbind(), weight * doubled
-        keeps, kept_at, states_at = keep.unbind(), kept.unbind(), states.unbind()
+        keeps, kept_at, states_at = keep.unbind(), kept.unbind(2), states.unbind(2)
         state = torch.stack((hidden, cell))
         for t, (gates_t, squashed_t) in enumerate(zip(gates.unbind(), squashed.unbind(), strict=True)):
             kept_hidden, kept_cell = torch.mul(state, keeps[t], out=kept_at[t]).unbind()
@@ -104,14 +108,14 @@ class _LstmScan(torch.autograd.Function):
             torch.mul(cell, 2, out=squashed_t).sigmoid_()
             torch.mul(output, squashed_t, out=hidden).mul_(2).sub_(output)
         ctx.save_for_backward(keep, weight, doubled, kept, gates, squashed)
-        return states[:, 0], states[-1, 1].clone()
+        return states[0], states[1, :, -1].clone()
 
     @staticmethod
     @first_order
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         d_outputs, d_last_cell = gradients
         keep, weight, doubled, kept, gates, squashed = cast("tuple[Tensor, ...]", ctx.saved_tensors)
-        kept_hiddens, kept_cells = kept.unbind(1)
+        kept_hiddens, kept_cells = kept.unbind()
         steps, towers, rows, units = squashed.shape
         output, enter, forget, candidate = gates.chunk(4, dim=-1)
         tanh_cell = 2 * squashed - 1
@@ -119,18 +123,18 @@ class _LstmScan(torch.autograd.Function):
         to_output = (1 - output).mul_(output).mul_(tanh_cell).unbind()
         to_gates = squashed.new_empty(steps, towers, rows, 3, units)
         torch.mul(enter * (1 - enter), 2 * candidate - 1, out=to_gates[..., 0, :])
-        torch.mul(forget * (1 - forget), kept_cells, out=to_gates[..., 1, :])
+        torch.mul(forget * (1 - forget), kept_cells.transpose(0, 1), out=to_gates[..., 1, :])
         torch.mul(candidate * (1 - candidate), 4 * enter, out=to_gates[..., 2, :])
         onward, to_gates_at, keeps, d_outputs_at = (
             (forget * keep).unbind(),
             to_gates.unbind(),
             keep.unbind(),
-            d_outputs.unbind(),
+            d_outputs.unbind(1),
         )
-        d_gates = gates.new_empty(gates.shape)
-        d_output_gates = d_gates[..., :units].unbind()
-        d_cell_gates = d_gates[..., units:].view(steps, towers, rows, 3, units).unbind()
-        d_gates_at, transposed = d_gates.unbind(), (weight / doubled).transpose(1, 2)
+        d_gates = gates.new_empty(towers, steps, rows, 4 * units)
+        d_output_gates = d_gates[..., :units].unbind(1)
+        d_cell_gates = d_gates[..., units:].view(towers, steps, rows, 3, units).unbind(1)
+        d_gates_at, transposed = d_gates.unbind(1), (weight / doubled).transpose(1, 2)
         d_hidden, d_cell = d_outputs_at[-1], d_last_cell
         for t in range(steps - 1, -1, -1):
             d_cell = torch.addcmul(d_cell, d_hidden, to_cell[t])
@@ -140,13 +144,12 @@ class _LstmScan(torch.autograd.Function):
             d_kept = torch.bmm(d_gates_at[t], transposed)
             d_hidden = torch.addcmul(d_outputs_at[t - 1], d_kept, keeps[t]) if t else d_kept * keeps[t]
         d_weight, _ = _weight_gradients(kept_hiddens, d_gates)
-        return d_gates, d_hidden, d_cell, None, d_weight
+        return d_gates.transpose(0, 1), d_hidden, d_cell, None, d_weight
 
 
 def _weight_gradients(kept: Tensor, d_recurrent: Tensor) -> tuple[Tensor, Tensor]:
-    """Sum over all steps and rows at once: weights `[K, H, G]` and bias `[K, 1, G]`."""
-    inputs = kept.transpose(0, 1).flatten(1, 2)  # [K, T * B, H]
-    d_recurrent = d_recurrent.transpose(0, 1).flatten(1, 2)  # [K, T * B, G]
+    """Sum over all steps and rows at once, from `[K, T, B, ...]`: weights `[K, H, G]` and bias `[K, 1, G]`."""
+    inputs, d_recurrent = kept.flatten(1, 2), d_recurrent.flatten(1, 2)
     return torch.bmm(inputs.transpose(1, 2), d_recurrent), d_recurrent.sum(dim=1, keepdim=True)
 
 
@@ -198,9 +201,9 @@ class Gru(_Recurrent):
         hiddens: list[Tensor] = []
         for layer, hidden in enumerate(state.permute(1, 2, 0, 3)):  # layers of [K, B, H]
             projected = self._project(layer, features)
-            outputs = cast("Tensor", _GruScan.apply(projected, hidden, keep, self.weights[layer], self.biases[layer]))
-            hiddens.append(outputs[-1])
-            features = outputs.transpose(0, 1)
+            weight, bias = self.weights[layer], self.biases[layer]
+            features = cast("Tensor", _GruScan.apply(projected, hidden, keep, weight, bias))
+            hiddens.append(features[:, -1])
         return features, _rows_first(hiddens)
 
 
@@ -221,10 +224,9 @@ class Lstm(_Recurrent):
         for layer, (hidden, cell) in enumerate(pairs):
             projected = self._project(layer, features)
             weight = self.weights[layer]
-            outputs, last = cast("tuple[Tensor, Tensor]", _LstmScan.apply(projected, hidden, cell, keep, weight))
-            hiddens.append(outputs[-1])
+            features, last = cast("tuple[Tensor, Tensor]", _LstmScan.apply(projected, hidden, cell, keep, weight))
+            hiddens.append(features[:, -1])
             cells.append(last)
-            features = outputs.transpose(0, 1)
         return features, (_rows_first(hiddens), _rows_first(cells))
 
 
