@@ -3,7 +3,8 @@
     python examples/custom_losses.py --steps 20000
 
 A loss gets minibatches `[L, N, ...]`: L steps of N sequences, L = 1 without memory. Gradients flow through `values` and
-through whatever you compute with `policy`.
+through whatever you compute with `policy`. One that always does the same operations may say so by `RecordableLoss`:
+small networks then replay it together with PPO's own loss.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from twostep import PPOTrainer, make_env, make_policy
+from twostep import PPOTrainer, RecordableLoss, make_env, make_policy
 
 
 def calm_loss(
@@ -29,6 +30,7 @@ def calm_loss(
     return 0.1 * jump, {"jump": jump}
 
 
+@RecordableLoss
 def upright_loss(
     policy: Any, obs: Tensor, actions: Tensor, rewards: Tensor, values: Tensor, advantages: Tensor
 ) -> Tensor:

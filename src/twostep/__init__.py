@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         default_training_step,
         functional_training_loop,
     )
+    from twostep.learn.custom import RecordableLoss
     from twostep.learn.losses import ppo_loss
     from twostep.learn.ppo import PPOOptimizer
     from twostep.learn.replay import ReplayBuffer
@@ -139,6 +140,7 @@ _NAMES_IN = {
         "default_training_step",
         "functional_training_loop",
     ),
+    "twostep.learn.custom": ("RecordableLoss",),
     "twostep.learn.losses": ("ppo_loss",),
     "twostep.learn.ppo": ("PPOOptimizer",),
     "twostep.learn.replay": ("ReplayBuffer",),
@@ -202,6 +204,7 @@ __all__ = [
     "PolicyStore",
     "Progress",
     "RatioError",
+    "RecordableLoss",
     "ReplayBuffer",
     "ReturnNormalizer",
     "RolloutBuffer",

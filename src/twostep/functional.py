@@ -24,7 +24,8 @@ from twostep.curriculum import make_curriculum
 from twostep.environments import adapted
 from twostep.errors import ConfigError, EnvError
 from twostep.every import Every
-from twostep.learn.ppo import CustomLoss, PPOOptimizer
+from twostep.learn.custom import CustomLoss
+from twostep.learn.ppo import PPOOptimizer
 from twostep.learn.settings import PPOConfig
 from twostep.policies.adapters import as_policy
 from twostep.protocols import Curriculum, Sink, Stateful

@@ -21,8 +21,9 @@ from twostep.config import TrainingConfig, janus, resolve_ppo_settings
 from twostep.curriculum import make_curriculum
 from twostep.environments import adapted
 from twostep.errors import ConfigError, EnvError
+from twostep.learn.custom import CustomLoss
 from twostep.learn.losses import ppo_loss
-from twostep.learn.ppo import CustomLoss, PPOOptimizer
+from twostep.learn.ppo import PPOOptimizer
 from twostep.learn.replay import ReplayBuffer, Replayed
 from twostep.learn.settings import PPOConfig
 from twostep.policies.adapters import as_policy

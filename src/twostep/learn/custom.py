@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -22,8 +23,35 @@ It is given the transitions of a minibatch that count, `[1, N, ...]`, with memor
 """
 
 
+@dataclass(frozen=True)
+class RecordableLoss:
+    """A custom loss that does the same operations at every call, whatever the tensors hold; usable as a decorator.
+
+    Where PPO's own loss is recorded and replayed, for small networks on a CPU, such a loss is recorded with it and
+    costs no more than its operations. What it reads besides its arguments is frozen when recording: a weight that
+    changes must be a tensor that is changed in place. Any other custom loss is simply called, PPO's own beside it.
+    """
+
+    loss: CustomLoss
+
+    def __post_init__(self) -> None:
+        """Go by the function's name."""
+        object.__setattr__(self, "__name__", getattr(self.loss, "__name__", "custom_loss"))
+
+    def __call__(self, *minibatch: Any) -> Any:
+        """Return what the function returns."""
+        return self.loss(*minibatch)
+
+
+def may_be_recorded(custom_losses: Sequence[CustomLoss], piece: Minibatch) -> bool:
+    """Tell whether the same operations follow for every minibatch of this shape."""
+    if not custom_losses:
+        return True
+    return piece.valid is None and all(isinstance(one, RecordableLoss) for one in custom_losses)
+
+
 def custom_losses_of(
-    custom_losses: Sequence[CustomLoss], policy: Any, piece: Minibatch, values: Tensor, count: int
+    custom_losses: Sequence[CustomLoss], policy: Any, piece: Minibatch, values: Tensor, count: Tensor | float
 ) -> tuple[Tensor, Metrics]:
     """Add up custom losses on a piece of a minibatch of `count` steps, and return what they measured.
 

@@ -16,7 +16,7 @@ from twostep.errors import NumericsError, RatioError
 from twostep.experience import combine_rollouts
 from twostep.learn.batch_size import adapted_minibatch_size
 from twostep.learn.beginnings import learnable, make_optimizer, require_finite, require_fit, require_support
-from twostep.learn.custom import CustomLoss, custom_losses_of
+from twostep.learn.custom import CustomLoss, custom_losses_of, may_be_recorded
 from twostep.learn.losses import Metrics, clipped_surrogate, normalized, ppo_loss, squared_value_error
 from twostep.learn.metrics import LOSS_METRICS, OWN_METRICS, joined, means
 from twostep.learn.revaluing import judged, ratio_error, revalued
@@ -66,6 +66,7 @@ class PPOOptimizer:
         if isinstance(self.policy, ActorCritic):
             self.policy.autocast_dtype = PRECISIONS[self.config.precision]
         self.loss_scale = LossScale() if self.config.precision == "fp16" else None
+        self._custom_losses: tuple[CustomLoss, ...] = ()
         self._recorded = self._recording() if recordable(self.policy, self.device) else None
 
     def _find_learnable(self) -> None:
@@ -235,17 +236,24 @@ class PPOOptimizer:
 
     def _gradient(self, piece: Minibatch, count: int, custom_losses: Sequence[CustomLoss]) -> tuple[Tensor, Metrics]:
         """Return the gradient of a piece, all parameters in one row, and what was measured; clipped if it is whole."""
-        if self._recorded is not None and not custom_losses:
-            self._piece = piece
-            scale = None if self.loss_scale is None else torch.full((), self.loss_scale.scale)
-            tree = (piece.tensors(), torch.full((), float(count)), scale)
-            flat, *measured = self._recorded(tree, (*self.policy.fingerprint(), *self._frozen))
-            return flat, dict(zip(self._measured(), measured, strict=True))
+        scale = None if self.loss_scale is None else self.loss_scale.scale
+        if self._recorded is None or not may_be_recorded(custom_losses, piece):
+            return self._flat(*self._whole_loss(piece, count, custom_losses), scale)
+        if custom_losses and tuple(custom_losses) != self._custom_losses:  # what is recorded is of others
+            self._custom_losses, self._recorded = tuple(custom_losses), self._recording()
+        self._piece, self._among = piece, custom_losses
+        tree = (piece.tensors(), torch.full((), float(count)), None if scale is None else torch.full((), scale))
+        flat, measured = self._recorded(tree, (*self.policy.fingerprint(), *self._frozen, bool(custom_losses)))
+        return flat, {name: measured[name] for name in (*self._measured(), *measured)}
+
+    def _whole_loss(
+        self, piece: Minibatch, count: Tensor | float, custom_losses: Sequence[CustomLoss]
+    ) -> tuple[Tensor, Metrics]:
         loss, metrics, values = self._loss(piece, count)
-        if custom_losses:
-            extra, measured = custom_losses_of(custom_losses, self.policy, piece, values, count)
-            loss, metrics = loss + extra, metrics | measured | {"loss": metrics["loss"] + extra.detach()}
-        return self._flat(loss, metrics, None if self.loss_scale is None else self.loss_scale.scale)
+        if not custom_losses:
+            return loss, metrics
+        extra, measured = custom_losses_of(custom_losses, self.policy, piece, values, count)
+        return loss + extra, metrics | measured | {"loss": metrics["loss"] + extra.detach()}
 
     def _measured(self) -> tuple[str, ...]:
         return (*LOSS_METRICS, "grad_norm") if self.config.accumulate == 1 else LOSS_METRICS
@@ -267,12 +275,10 @@ class PPOOptimizer:
     def _recording(self) -> Compiled:
         return Compiled(self.policy, self._recordable, self.config.compile_after or math.inf)
 
-    def _recordable(self, tree: Tree) -> tuple[Tensor, ...]:
+    def _recordable(self, tree: Tree) -> tuple[Tensor, Metrics]:
         """Do what `_gradient` does, as a function of nothing but tensors."""
         tensors, count, scale = tree
-        loss, metrics, _ = self._loss(self._piece.with_tensors(tensors), count)
-        flat, metrics = self._flat(loss, metrics, scale)
-        return flat, *(metrics[name] for name in self._measured())
+        return self._flat(*self._whole_loss(self._piece.with_tensors(tensors), count, self._among), scale)
 
     def _loss(self, piece: Minibatch, count: Tensor | float) -> tuple[Tensor, Metrics, Tensor]:
         output = self.policy(piece.obs, piece.states, piece.episode_starts, **piece.conditions)
