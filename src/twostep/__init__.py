@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     )
     from twostep.learn.custom import RecordableLoss
     from twostep.learn.losses import ppo_loss
+    from twostep.learn.meta import reptile
     from twostep.learn.ppo import PPOOptimizer
     from twostep.learn.replay import ReplayBuffer
     from twostep.learn.settings import PPOConfig
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from twostep.policies.actor_critic import ActorCritic, ActorCriticLSTM, make_policy
     from twostep.policies.adapters import as_policy
     from twostep.policies.settings import AgentConfig
+    from twostep.policies.tasks import TaskActorCritic, TaskEncoder
     from twostep.protocols import Curriculum, Distribution, Policy, PolicyOutput, RowEnv, Sink, Step, Task
     from twostep.rollout import Episode, RolloutBuffer
     from twostep.stats import (
@@ -142,6 +144,7 @@ _NAMES_IN = {
     ),
     "twostep.learn.custom": ("RecordableLoss",),
     "twostep.learn.losses": ("ppo_loss",),
+    "twostep.learn.meta": ("reptile",),
     "twostep.learn.ppo": ("PPOOptimizer",),
     "twostep.learn.replay": ("ReplayBuffer",),
     "twostep.learn.settings": ("PPOConfig",),
@@ -149,6 +152,7 @@ _NAMES_IN = {
     "twostep.policies.actor_critic": ("ActorCritic", "ActorCriticLSTM", "make_policy"),
     "twostep.policies.adapters": ("as_policy",),
     "twostep.policies.settings": ("AgentConfig",),
+    "twostep.policies.tasks": ("TaskActorCritic", "TaskEncoder"),
     "twostep.protocols": ("Curriculum", "Distribution", "Policy", "PolicyOutput", "RowEnv", "Sink", "Step", "Task"),
     "twostep.rollout": ("Episode", "RolloutBuffer"),
     "twostep.stats": (
@@ -222,6 +226,8 @@ __all__ = [
     "SuccessRateCurriculum",
     "SuiteScores",
     "Task",
+    "TaskActorCritic",
+    "TaskEncoder",
     "TensorBoardSink",
     "TensorEnv",
     "TerrainGrid",
@@ -254,6 +260,7 @@ __all__ = [
     "plot_comparison",
     "plot_learning_curve",
     "ppo_loss",
+    "reptile",
     "save_rollouts",
     "small_fast_config",
 ]

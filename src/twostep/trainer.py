@@ -17,6 +17,7 @@ from torch import Tensor
 from twostep.checkpoint import load_state, save_state
 from twostep.collect.collector import RolloutCollector
 from twostep.collect.tasks import Score
+from twostep.collect.trajectories import task_trajectories
 from twostep.config import TrainingConfig, janus, resolve_ppo_settings
 from twostep.curriculum import make_curriculum
 from twostep.environments import adapted
@@ -185,6 +186,16 @@ class PPOTrainer:
                 task_score=self._task_score,
             )
         return self._collectors[id(env)]
+
+    def get_task_trajectories(self, task: Any, count: int = 8, length: int = 16) -> Tensor:
+        """Set the environment to a task and return what random actions meet there, `[1, count, length, features]`.
+
+        These steps count, and the next rollout begins episodes anew.
+        """
+        seed = self._seeds.actions + self.total_timesteps
+        trajectories, steps = task_trajectories(self._collector(self.env), task, count, length, seed)
+        self.total_timesteps += steps
+        return trajectories
 
     # ------------------------------------------------------------------ phase two: learn
 

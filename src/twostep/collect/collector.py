@@ -76,15 +76,16 @@ class RolloutCollector:
     def set_memory(self, state: Tree) -> None:
         """Let the next rollout begin with this memory instead of the one carried on."""
         if self.step is None:
-            self._begin()
+            self.begin(self.env_seed)
         self.state = memory_from(self.policy, state)
 
     def memory(self) -> Tree:
         """Return a copy of the memory after the last step."""
         return memory_to(self.policy, tree_map(lambda leaf: leaf.clone(), self.state))
 
-    def _begin(self) -> None:
-        self.step = self._stepped.reset(self.env_seed)
+    def begin(self, seed: int | None = None) -> None:
+        """Start every row anew at once, with empty memory; without a seed environments go on with their randomness."""
+        self.step = self._stepped.reset(seed)
         self.state = self.policy.initial_state(self.vecenv.num_rows)
         self.tracker.reset()
 
@@ -177,7 +178,7 @@ class RolloutCollector:
         if steps is None or steps < 1:
             raise RolloutError(f"num_steps={steps} must be 1 or more: pass it, or an experience buffer to fill.")
         if self.step is None:
-            self._begin()
+            self.begin(self.env_seed)
         assert self.step is not None
         conditions = self._conditions(context)
         with torch.no_grad():
@@ -254,7 +255,7 @@ class RolloutCollector:
     def make_experience(self, num_steps: int) -> RolloutBuffer:
         """Return an empty rollout of the form that this policy and environment give, to be filled as `experience`."""
         if self.step is None:
-            self._begin()
+            self.begin(self.env_seed)
         assert self.step is not None
         return self._created(num_steps, self._parts(self.step, {}))
 

@@ -176,6 +176,23 @@ def test_tasks_come_by_option_by_set_task_and_by_draw():
     assert roomy.reset(seed=0)[1]["task"] == "oscillator"
 
 
+def test_a_curriculum_tells_each_row_its_task():
+    """J42: from the next expression on; the running one is finished for the task that it was begun for."""
+    rows = SymbolicRows(SymbolicConfig(law="gravity"), 3, seed=0)
+    rows.reset()
+    rows.assign({1: "kepler", 2: ["lens", "orbit"]})
+    assert [rows.search.task_name(row) for row in range(3)] == ["gravity"] * 3
+    seen = [set(), set(), set()]
+    for _ in range(20):
+        step = rows.step(np.zeros(3, dtype=int))
+        assert step.terminated.all()
+        for row in range(3):
+            seen[row].add(rows.search.task_name(row))
+    assert seen == [{"gravity"}, {"kepler"}, {"lens", "orbit"}]
+    with pytest.raises(EnvError, match="row 3"):
+        rows.assign({3: "kepler"})
+
+
 def test_it_is_made_by_name():
     """Rows where nothing stands between, single environments in workers, and nothing that it cannot take."""
     env = make_env("symbolic", 4, seed=3, law="kepler")

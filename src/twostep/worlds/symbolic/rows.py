@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,13 @@ class SymbolicRows:
     def set_task(self, task: Task | Sequence[Task]) -> None:
         """Let expressions begun from now on be for this task, or each for one drawn from several."""
         self.search.set_task(task)
+
+    def assign(self, tasks: Mapping[int, Any]) -> None:
+        """Give rows, by number, what they write from their next expressions on: what `SymbolicEnv.set_task` takes."""
+        for row, task in tasks.items():
+            if not 0 <= row < self.num_rows:
+                raise EnvError(f"A task came for row {row}, but there are {self.num_rows}, from 0 on.")
+            self.search.set_task(task, [row])
 
     def best(self) -> dict[str, Discovery]:
         """Return the best expression so far for each law, over all rows."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,7 +50,8 @@ class Search:
         self._possible: list[Array] = []
         self._task = np.zeros(num_rows, dtype=np.int64)
         self._rngs = [np.random.default_rng(0)] * num_rows
-        self._drawn_from: list[int] = []
+        self._choices: list[list[int]] = [[]] * num_rows
+        """The tasks from which each row draws."""
         self.set_task(config.tasks)
         n, longest = len(self.grammar), self.grammar.limits.tokens
         self._parents = longest * n
@@ -87,12 +88,14 @@ class Search:
                 f"{self.grammar.num_variables}. Make the world with num_variables={len(data.variables)}."
             )
 
-    def set_task(self, task: Task | Sequence[Task]) -> None:
+    def set_task(self, task: Task | Sequence[Task], rows: Iterable[int] | None = None) -> None:
         """Let expressions begun from now on be for this task, or each for one drawn from several."""
-        one = isinstance(task, (str, Law, Dataset))
-        self._drawn_from = [self.number_of(each) for each in ((task,) if one else task)]
-        if not self._drawn_from:
+        tasks = (task,) if isinstance(task, (str, Law, Dataset)) else task
+        numbers = [self.number_of(each) for each in tasks]
+        if not numbers:
             raise ConfigError("set_task was given no task. Name one or more: set_task('kepler').")
+        for row in range(self.num_rows) if rows is None else rows:
+            self._choices[row] = numbers
 
     def seed(self, rows: Sequence[int], seeds: Sequence[int | None]) -> None:
         """Decide which tasks these rows will draw."""
@@ -102,17 +105,15 @@ class Search:
     def begin(self, rows: Sequence[int] | Array, task: Task | None = None) -> None:
         """Start the expressions of these rows anew, for this task or for those that they draw."""
         chosen = np.asarray(rows, dtype=np.int64)
-        self._task[chosen] = self._drawn(chosen) if task is None else self.number_of(task)
+        self._task[chosen] = [self._drawn(row) for row in chosen.tolist()] if task is None else self.number_of(task)
         self.drafts.begin(chosen)
         self._obs[chosen] = 0.0
         if self.config.show_data:
             self._obs[chosen, self._rest + 4 :] = np.stack(self._features)[self._task[chosen]]
 
-    def _drawn(self, rows: Array) -> Array:
-        choices = self._drawn_from
-        if len(choices) == 1:
-            return np.full(len(rows), choices[0])
-        return np.array([choices[int(self._rngs[row].integers(len(choices)))] for row in rows.tolist()])
+    def _drawn(self, row: int) -> int:
+        choices = self._choices[row]
+        return choices[0] if len(choices) == 1 else choices[int(self._rngs[row].integers(len(choices)))]
 
     def task_name(self, row: int) -> str:
         """Return the name of a row's task."""
