@@ -120,7 +120,7 @@ def search(method: str, law: str, seed: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result))
     best = result["best"]
-    how = "found" if best["found"] else f"leaves {best['error']:.1%}"
+    how = "found" if best["found"] else f"leaves {best['error']:.2%}"
     count = f"{result['expressions']:7,} expressions, {result['seconds']:5.1f} s"
     print(f"{law:11} {method:6} seed {seed}: {how:13} {count}: {best['expression']}", flush=True)
 

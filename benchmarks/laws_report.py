@@ -74,9 +74,9 @@ def law_row(law: str, searches: list[Result]) -> str:
     best = min(searches, key=lambda one: (not one["best"]["found"], one["best"]["complexity"], one["best"]["error"]))
     steps = [one["steps"] for one in searches if one["best"]["found"]]
     expression = best["best"]["expression"]
-    how = "found" if best["best"]["found"] else f"leaves {best['best']['error']:.1%}"
+    how = "found" if best["best"]["found"] else f"leaves {best['best']['error']:.2%}"
     elsewhere = best["elsewhere"]
-    there = "none" if elsewhere < 1e-6 else f"{elsewhere:.1%}"
+    there = "none" if elsewhere < 1e-6 else f"{elsewhere:.2%}"
     return f"| `{law}` | {LAWS[law].text} | {how} | `{expression}` | {there} | {median(steps) if steps else '':,} |"
 
 

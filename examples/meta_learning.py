@@ -15,9 +15,7 @@ import torch
 from twostep import ActorCritic, AgentConfig, PPOConfig, PPOTrainer, TaskActorCritic, combine_rollouts, make_env
 
 Array = np.ndarray[Any, Any]
-
-TASKS = np.deg2rad(range(0, 360, 45)).tolist()
-UNSEEN = np.deg2rad([20, 110, 200, 290]).tolist()
+TASKS, UNSEEN = (np.deg2rad(degrees).tolist() for degrees in (range(0, 360, 45), (20, 110, 200, 290)))
 
 
 class Walk(gym.Env[Array, Array]):
@@ -25,9 +23,10 @@ class Walk(gym.Env[Array, Array]):
 
     observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
     action_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+    task = 0.0
 
     def set_task(self, task: float) -> None:
-        """Pay for another direction."""
+        """Pay for another direction, an angle."""
         self.task = task
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Array, dict[str, Any]]:

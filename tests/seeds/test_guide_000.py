@@ -15,7 +15,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from twostep import PPOTrainer, RolloutBuffer, combine_rollouts, create_fake_rollout_data, make_policy
+from twostep import (
+    AgentConfig,
+    PPOTrainer,
+    RolloutBuffer,
+    TaskActorCritic,
+    combine_rollouts,
+    create_fake_rollout_data,
+    make_policy,
+)
 from twostep.checkpoint import load_state
 from twostep.config import janus
 from twostep.errors import ConfigError, EnvError, RolloutError
@@ -371,6 +379,31 @@ def test_meta_learning_with_task_specific_collection(capsys: pytest.CaptureFixtu
     for task in tasks:
         data = trainer.collect_task_specific_rollouts(task, 100)
         assert (data["actions"] == task.paid).float().mean() > 0.8
+
+
+def test_meta_learning_with_the_trajectories_that_come_by_default(capsys: pytest.CaptureFixture[str]) -> None:
+    """J20, JB6: the class of the guide as it stands; an environment that takes tasks is all that is the user's own."""
+
+    class Task(NamedTuple):
+        name: str
+        paid: int
+
+    class TaskEnv(ToyEnv):
+        paid = 0
+
+        def set_task(self, task: Task) -> None:
+            self.paid = task.paid
+
+        def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+            obs, _, *rest = super().step(action)
+            return obs, float(action == self.paid), *rest
+
+    env = TaskEnv()
+    policy = TaskActorCritic(env.observation_space, env.action_space, AgentConfig(hidden_size=16))
+    trainer = MetaLearningPPOTrainer(policy, env, seed=0, n_epochs=1, device="cpu")
+    trainer.meta_train([Task("left", 0), Task("right", 1)], steps_per_task=64)
+    assert capsys.readouterr().out.count("Task right: ") == 10
+    assert trainer.total_timesteps == 20 * (64 + 8 * 16), "looking around counts"
 
 
 # ---------------------------------------------------------------------- "Implementation details"

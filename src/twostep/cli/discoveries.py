@@ -38,7 +38,7 @@ def in_words(best: Mapping[str, Discovery], heading: str) -> str:
     """Write an expression per line, with what the law says where it is a known one."""
     lines = [heading]
     for name, one in sorted(best.items()):
-        how = "found" if one.found else f"leaves {one.error:.1%}"
+        how = "found" if one.found else f"leaves {one.error:.2%}"
         law = f"  (the law: {LAWS[name].text})" if name in LAWS else ""
         lines.append(f"  {name:12} {how:14} {one.expression}{law}")
     return "\n".join(lines)
