@@ -188,10 +188,7 @@ class PPOTrainer:
         return self._collectors[id(env)]
 
     def get_task_trajectories(self, task: Any, count: int = 8, length: int = 16) -> Tensor:
-        """Set the environment to a task and return what random actions meet there, `[1, count, length, features]`.
-
-        These steps count, and the next rollout begins episodes anew.
-        """
+        """Set the environment to a task and return `task_trajectories` of it; their steps count."""
         seed = self._seeds.actions + self.total_timesteps
         trajectories, steps = task_trajectories(self._collector(self.env), task, count, length, seed)
         self.total_timesteps += steps
