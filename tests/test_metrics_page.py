@@ -40,6 +40,9 @@ def runs(tmp_path_factory):
         yaml = folder / f"{kind.partition(',')[0]}.yaml"
         yaml.write_text(f"env: {{id: 'twostep.worlds.lock:CombinationLock'}}\ncurriculum: {{kind: {kind}}}\n")
         commands += ((str(yaml), "--num_envs", "4", "--total_timesteps", "256"),)
+    suite = folder / "suite.yaml"
+    suite.write_text("cases: {balance/cartpole: {env: CartPole-v1, num_episodes: 3}}\n")
+    commands += (("CartPole-v1", "--total_timesteps", "128", "--eval_every", "64", "--suite", str(suite)),)
     for number, command in enumerate(commands):
         code = main(["train", *command, *SMALL, "--csv", "--seed", "1", "--run_dir", str(folder / str(number))])
         assert code == 0
@@ -49,8 +52,9 @@ def runs(tmp_path_factory):
 
 
 def general(name):
-    """Write what stands for every task as the page does."""
-    return re.sub(r"^(curriculum/\w+)/.+$", r"\1/TASK", name)
+    """Write what stands for every task and every case as the page does."""
+    name = re.sub(r"^(curriculum/\w+)/.+$", r"\1/TASK", name)
+    return re.sub("^balance(/cartpole)?", lambda found: "CATEGORY/CASE" if found[1] else "CATEGORY", name)
 
 
 def occurring(rows):
