@@ -1,4 +1,4 @@
-"""Hurts `VectorEnv` in full size and writes what came of it into docs/reliability.md.
+"""Hurts environments, checkpoints and numbers in full size and writes what came of it into docs/reliability.md.
 
     python benchmarks/chaos.py                  # about half an hour
     python benchmarks/chaos.py --scale 0.02     # a try, written nowhere
@@ -22,7 +22,10 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "chaos"))
 
-import scenarios  # noqa: E402 - found by the path set above
+import malice  # noqa: E402 - found by the path set above
+import poison  # noqa: E402
+import scenarios  # noqa: E402
+import wreckage  # noqa: E402
 
 Run = tuple[str, Callable[[Callable[[int], int]], dict[str, Any]]]
 
@@ -46,13 +49,20 @@ RUNS: tuple[Run, ...] = (
     ),
     ("Created and closed, forkserver (A5)", lambda sized: scenarios.cycles(sized(1000))),
     ("Created and closed, spawn (A5)", lambda sized: scenarios.cycles(sized(100), "spawn")),
+    ("SIGKILL while saving (B8)", lambda sized: wreckage.kills_while_saving(sized(1000))),
+    ("Checkpoints cut off or with a bit turned (B9)", lambda sized: wreckage.damage(sized(10_000))),
+    ("Disks that fail while saving (B10)", lambda sized: wreckage.full_disks(sized(200))),
+    ("Malicious files as checkpoints (B12)", lambda sized: malice.malicious()),
+    ("Races for a run's folder (B14)", lambda sized: wreckage.lock_races(sized(100))),
+    ("Signals at random times (B15)", lambda sized: wreckage.signals(sized(100))),
+    ("NaN and infinity at random places (D18)", lambda sized: poison.injections(sized(200))),
 )
 
 PAGE = """# Reliability
 
-What happens to a run when its processes are killed, hang or fail. Every row is a scenario of
-`tests/chaos/scenarios.py`; the tests run it in small numbers, `make chaos` ran it in the numbers given here. Each
-scenario asserts what it claims, and this page is only written when all assertions held.
+What happens to a run when its processes are killed, hang or fail, its files are damaged or its numbers are none.
+Every row is a scenario in `tests/chaos/`; the tests run it in small numbers, `make chaos` ran it in the numbers given
+here. Each scenario asserts what it claims, and this page is only written when all assertions held.
 
 {table}
 
@@ -71,6 +81,16 @@ Measured by `{command}` in {minutes:.0f} minutes, on {machine}, {cores} cores sh
 - **Parents killed**: by SIGKILL, so that they could tidy up nothing. Processes are found by a mark in their
   environment, segments by what is in `/dev/shm`.
 - **Created and closed**: two workers each time, with a reset and a step.
+- **SIGKILL while saving**: a process saves without pause until it is killed at a random time. Caught halfway are those
+  that left files of an unfinished save behind. The newest whole checkpoint is never older than the last save that had
+  returned.
+- **Checkpoints damaged**: a file is cut at a random byte or a random bit of it is turned; loading names path and part,
+  and takes the checkpoint before.
+- **Malicious files**: pickles, archives that unpack to gigabytes or out of their folder, heads and manifests that are
+  huge, deep or lie about shapes, links, pipes; most with digests that fit. None may leave a mark, take a second or
+  200 MiB.
+- **NaN and infinity**: one number in an observation, a reward, a loss or a gradient. The error, or the warning where
+  training goes on, names environment, key and step, or minibatch and parameter.
 
 ## What is promised
 - A worker that dies is noticed at once, one that hangs within `step_timeout`; both are replaced, as often in a row as
@@ -81,6 +101,15 @@ Measured by `{command}` in {minutes:.0f} minutes, on {machine}, {cores} cores sh
 - Workers end with their parent, however it ends: on Linux the kernel kills them with all that they started, also in the
   middle of a step and while stopped. Elsewhere a thread in each worker does that, unless a step holds Python's lock.
 - Shared memory has no name and lies in no file system: nothing is left of it.
+- Resuming continues bit for bit on a CPU, in the middle of episodes, in as many processes as one likes
+  (`benchmarks/resume.py`; `tests/chaos/test_resume_exactness.py`). Environments whose state is no plain data
+  (`twostep.vector.snapshots`) begin new episodes, from seeds that follow from the checkpoint.
+- Checkpoints are synced before they get their name, verified when they are read, and never a pickle. A damaged one is
+  passed over with a warning; a disk that fails costs the checkpoint, not the run.
+- SIGINT, SIGTERM, SIGUSR1 and SIGHUP let the update be finished and saved; the exit code is 128 and the signal's
+  number. A second one ends the run at once. One process at a time trains in a run's folder.
+- Numbers that are not finite never reach a weight: `on_nonfinite` says whether they stop the training (stop), are left
+  out (skip), or are left out and end their episode (reset).
 - Not promised: state that an environment keeps outside of its process, in files for example, is its own affair.
 """
 

@@ -128,7 +128,7 @@ def times_left_out(rows):
 
 
 def test_a_run_that_was_stopped_and_went_on_is_the_run_that_never_stopped(capsys):
-    """C16, F24: the same rows of metrics and evaluations, the same last checkpoint, through the command line."""
+    """C16, F24, L21: the same rows of metrics and evaluations, the same last checkpoint, through the command line."""
     words = ["--checkpoint_every", "200", "--eval_every", "256", "--eval_episodes", "2", "--num_workers", "1"]
     words += ["--lr_schedule", "cosine", "--normalize_obs", "--run_dir"]
     assert main(["train", "CartPole-v1", *SMALL, "--total_timesteps", "768", *words, "whole"]) == 0
@@ -203,7 +203,7 @@ def test_other_environments_begin_new_episodes_and_say_so(capsys):
     """C17."""
     assert main(["train", "CartPole-v1", *SMALL, "--total_timesteps", "128"]) == 0
     assert main(["resume", "--total_timesteps", "256", "--env.kwargs.sutton_barto_reward", "true"]) == 0
-    assert "episodes begin anew: the environments are others than before" in capsys.readouterr().out
+    assert "episodes begin anew: the environments are not the same" in capsys.readouterr().out
     assert main(["resume", "--total_timesteps", "384", "--num_envs", "3"]) == 0
     assert "episodes begin anew: there were 2 rows, and now are 3" in capsys.readouterr().out
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from twostep.advantages import gae
+    from twostep.checkpoint import TrainingCheckpointer
     from twostep.collect.collector import RolloutCollector
     from twostep.collect.league import League
     from twostep.collect.opponents import PolicyOpponent
@@ -92,6 +93,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _NAMES_IN = {
+    "twostep.checkpoint": ("TrainingCheckpointer",),
     "twostep.collect.collector": ("RolloutCollector",),
     "twostep.collect.league": ("League",),
     "twostep.collect.opponents": ("PolicyOpponent",),
@@ -232,6 +234,7 @@ __all__ = [
     "TensorEnv",
     "TerrainGrid",
     "TrainerConfig",
+    "TrainingCheckpointer",
     "TrainingComponents",
     "TrainingConfig",
     "TrainingState",

@@ -213,6 +213,7 @@ def create_training_components(
         curriculum=curriculum,
         task_score=whole.curriculum.score,
     )
+    collector.on_nonfinite = settings.on_nonfinite
     if experience is None:
         experience = collector.experience = collector.make_experience(settings.rollout_steps)
     ppo = PPOOptimizer(policy, None, place, settings, seed=seeds.order)

@@ -159,6 +159,7 @@ class PPOTrainer:
         return rollout, collector.memory()
 
     def _collect(self, collector: RolloutCollector, n_steps: int, context: Mapping[str, Tensor]) -> RolloutBuffer:
+        collector.on_nonfinite = self.config.on_nonfinite
         try:
             rollout = collector.rollout(n_steps, context)
         except BaseException:

@@ -142,7 +142,7 @@ def test_what_may_change_does(tmp_path):
     other.load_checkpoint(tmp_path / "cut")
     assert rows_of(other, 2, 2)[-1]["lr"] == 1e-4
     other.load_checkpoint(tmp_path / "cut", same_episodes=False)
-    assert other.restart_reason == "the environments are others than before"
+    assert other.restart_reason == "the environments are not the same"
     fewer = trainer_of("mlp", "discrete", 0)
     fewer.env = type(trainer.env)([lambda: Drift("discrete", False)] * 2, seed=1)
     fewer.load_checkpoint(tmp_path / "cut")

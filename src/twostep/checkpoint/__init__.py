@@ -3,6 +3,7 @@
 from twostep.checkpoint.checkpointer import CHECKPOINTS, Checkpoint, Loaded, TrainingCheckpointer
 from twostep.checkpoint.files import (
     FORMAT_VERSION,
+    LARGEST_MANIFEST,
     MANIFEST_FILE,
     TENSORS_FILE,
     NewerFormatError,
@@ -22,6 +23,7 @@ from twostep.checkpoint.packing import State, pack, unpack
 __all__ = [
     "CHECKPOINTS",
     "FORMAT_VERSION",
+    "LARGEST_MANIFEST",
     "MANIFEST_FILE",
     "TENSORS_FILE",
     "Checkpoint",

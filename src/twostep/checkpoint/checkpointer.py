@@ -110,7 +110,7 @@ class TrainingCheckpointer:
         """
         about = {"step": step, "score": score, "config": self._config, "program": provenance(), **(manifest or {})}
         path = save_state(self.path(step), state, about)
-        self._scores[step] = score
+        self._scores[step], self._failed = score, False
         self._rotate()
         return path
 
@@ -119,14 +119,12 @@ class TrainingCheckpointer:
     ) -> Path | None:
         """Save, or warn once until it works again and return None: a run does not end because its disk is full."""
         try:
-            path = self.save(step, state, manifest, score=score)
+            return self.save(step, state, manifest, score=score)
         except CheckpointError as error:
             if not self._failed:
                 _LOG.warning("Training goes on without this checkpoint: %s", error)
             self._failed = True
             return None
-        self._failed = False
-        return path
 
     def load(self, step: int | None = None) -> Loaded:
         """Read the checkpoint of a step, or the newest; where that one is damaged, warn and read the next older one.

@@ -26,7 +26,7 @@ from twostep.errors import CheckpointError
 FORMAT_VERSION = 1
 MANIFEST_FILE = "manifest.json"
 TENSORS_FILE = "tensors.safetensors"
-LARGEST_MANIFEST = 16 * 2**20
+LARGEST_MANIFEST = 8 * 2**20
 """Bytes; a manifest holds numbers and names, so a larger one is no manifest. Likewise what tells of the tensors."""
 
 _USE = "Use an older checkpoint."
@@ -87,9 +87,12 @@ def load_state(path: str | os.PathLike[str]) -> tuple[State, dict[str, Any]]:
     path = _standing(Path(path))
     content = _content(path / MANIFEST_FILE)
     try:
-        expected_size, expected_digest = content["tensors"]["bytes"], content["tensors"]["sha256"]
+        about = content["tensors"]
+        name, expected_size, expected_digest = about["file"], about["bytes"], about["sha256"]
     except _MALFORMED as error:
         raise CheckpointError(f"{path / MANIFEST_FILE} lacks {error}: it was not written by save_state.") from error
+    if name != TENSORS_FILE or type(expected_size) is not int:
+        raise CheckpointError(f"{path / MANIFEST_FILE} tells of other tensors: it was not written by save_state.")
     tensor_bytes = _read(path / TENSORS_FILE, expected_size)
     if hashlib.sha256(tensor_bytes).hexdigest() != expected_digest:
         raise CheckpointError(
@@ -115,7 +118,7 @@ def _manifest_bytes(structure: Any, tensor_bytes: bytes, manifest: dict[str, Any
         "structure": structure,
     }
     try:
-        text = json.dumps(content, indent=1).encode()
+        text = json.dumps(content).encode()
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"The manifest of {path} is more than JSON can say: {error}.") from error
     if len(text) > LARGEST_MANIFEST:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -12,16 +13,23 @@ from torch import Tensor
 from twostep.checkpoint import generator_state, restore_generator, seed_from
 from twostep.collect.acting import Actor
 from twostep.collect.episodes import EpisodeTracker
-from twostep.collect.faults import check_masks, check_numbers
+from twostep.collect.faults import check_masks, find_fault, leave_out
+from twostep.collect.forgetting import forget
 from twostep.collect.recording import Recording
+from twostep.collect.running import kept, taken_up
 from twostep.collect.tasks import Score, TaskRows
 from twostep.environments import adapted
-from twostep.errors import RolloutError, StateError
+from twostep.errors import NumericsError, RolloutError
 from twostep.policies.adapters import as_policy, memory_from, memory_to
-from twostep.protocols import Curriculum, RowEnv, Stateful, Step
+from twostep.protocols import Curriculum, Step
 from twostep.rollout import RolloutBuffer
 from twostep.runtime import fast_products
 from twostep.tree import Tree, tree_items, tree_leaves, tree_map, tree_stack, tree_structure
+
+OnNonfinite = Literal["stop", "skip", "reset"]
+_ATTEMPTS = 5
+"""How often a rollout is begun where numbers that are not finite cut it short."""
+_LOG = logging.getLogger("twostep.collect")
 
 
 class RolloutCollector:
@@ -66,6 +74,8 @@ class RolloutCollector:
         self.step: Step | None = None
         self.tracker = EpisodeTracker(self.vecenv.num_rows)
         self._row_actions: Tree = None
+        self.on_nonfinite: OnNonfinite = "stop"
+        """What becomes of rows in which a number was not finite, see `PPOConfig.on_nonfinite`."""
         self.restart_reason = ""
         """Why episodes had to begin anew when a state was last kept or taken up; empty where they did not."""
 
@@ -95,61 +105,18 @@ class RolloutCollector:
         Where these have no state to give, `restart_reason` says why, and the next rollout after loading begins new
         episodes, from seeds that follow from this state.
         """
-        return {"generator": generator_state(self.generator), "running": self._running()}
-
-    def _running(self) -> dict[str, Any] | None:
-        step, self.restart_reason = self.step, ""
-        if step is None:
-            return None
-        try:
-            envs = _stateful(self.vecenv).state_dict()
-        except StateError as error:
-            self.restart_reason = str(error)
-            return None
-        seen = (step.obs, step.episode_starts, step.action_masks)
-        return {
-            "envs": envs,
-            "tasks": None if self.tasks is None else self.tasks.state_dict(),
-            "seen": [tree_map(_copied, part) for part in seen],
-            "memory": tree_map(lambda leaf: leaf.detach().clone(), self.state),
-            "returns": self.tracker.returns.copy(),
-            "lengths": self.tracker.lengths.copy(),
-        }
+        running, self.restart_reason = kept(self)
+        return {"generator": generator_state(self.generator), "running": running}
 
     def load_state_dict(self, state: dict[str, Any], *, same_episodes: bool = True) -> None:
         """Go on exactly where `state_dict` was taken; without `same_episodes`, or where rows differ, in new ones."""
         restore_generator(self.generator, state["generator"])
         self.reset()
-        running, self.restart_reason = state["running"], ""
-        if running is None:
-            self.restart_reason = "the checkpoint holds no running episodes"
-        elif not same_episodes:
-            self.restart_reason = "the environments are others than before"
-        elif (running["tasks"] is None) != (self.tasks is None):
-            self.restart_reason = "there is a curriculum only before or only after"
-        elif len(running["returns"]) != self.vecenv.num_rows:
-            self.restart_reason = f"there were {len(running['returns'])} rows, and now are {self.vecenv.num_rows}"
-        else:
-            try:
-                self._go_on(running)
-            except StateError as error:
-                self.restart_reason = str(error)
+        self.restart_reason = taken_up(self, state["running"]) if same_episodes else "the environments are not the same"
         if self.restart_reason:
             self.reset()
             if self.env_seed is not None:
                 self.env_seed = seed_from(state["generator"]) % 2**32
-
-    def _go_on(self, running: dict[str, Any]) -> None:
-        _stateful(self.vecenv).load_state_dict(running["envs"])
-        if self.tasks is not None:
-            self.tasks.load_state_dict(running["tasks"])
-        obs, starts, masks = (tree_map(self._placed, part) for part in running["seen"])
-        self.step = Step(obs, starts, action_masks=masks)
-        self.state = tree_map(lambda leaf: leaf.to(self.device), running["memory"])
-        self.tracker.returns[:], self.tracker.lengths[:] = running["returns"], running["lengths"]
-
-    def _placed(self, leaf: Any) -> Any:
-        return leaf.to(self.device) if isinstance(leaf, Tensor) else leaf
 
     def collect(self) -> tuple[dict[str, float], int]:
         """Fill the experience and return statistics of the episodes that ended, and the number of agent steps."""
@@ -167,8 +134,24 @@ class RolloutCollector:
         `context` conditions the policy and is kept with the data: tensors `[B, ...]` or `[1, ...]` by keyword. After an
         error in the middle, whatever its cause, the next rollout starts every row anew.
         """
+        rollout, attempt = None, 0
+        while rollout is None:
+            attempt += 1
+            rollout = self._attempt(num_steps, context, last=attempt == _ATTEMPTS)
+        return rollout
+
+    def _attempt(
+        self, num_steps: int | None, context: Mapping[str, Tensor] | None, *, last: bool
+    ) -> RolloutBuffer | None:
+        """Collect one rollout; None where numbers that are not finite cut it short and another may be begun."""
         try:
             return self._rollout(num_steps, context)
+        except NumericsError as error:
+            self.reset()
+            if last or self.on_nonfinite == "stop":
+                raise
+            _LOG.warning("%s Every row begins anew.", error)
+            return None
         except BaseException:
             self.reset()
             raise
@@ -186,19 +169,36 @@ class RolloutCollector:
         self.actor.begin()
         fast = fast_products(self.vecenv.num_rows, self.device)
         with torch.inference_mode(), fast:
-            for t in range(steps):
-                self._act(recording, t, conditions)
+            self._act_for(steps, recording, conditions)
             columns = recording.finish()
             self._value_next_states(recording, conditions)
         rollout = recording.rollout
         if recording.tensors_given:  # masks that come as arrays were looked at when they came
             check_masks(rollout, self.vecenv.action_space)
-        check_numbers(rollout, self.vecenv)
+        fault = find_fault(rollout, self.vecenv)
+        if fault is not None:
+            if self.on_nonfinite == "stop":
+                raise NumericsError(fault.message)
+            leave_out(rollout, columns, fault.rows)
         rollout.policy_version = self.policy.version
         rollout.episodes = self.tracker.episodes(columns, recording.infos)
+        if fault is not None:
+            forget(self, fault)
         if self.tasks is not None:
             self.tasks.complete(rollout.episodes)
         return rollout
+
+    def _act_for(self, steps: int, recording: Recording, conditions: dict[str, Tensor]) -> None:
+        """Act for so many steps; what fails because a policy was shown no number is told as that."""
+        t = 0
+        try:
+            for t in range(steps):
+                self._act(recording, t, conditions)
+        except Exception as error:
+            fault = find_fault(recording.rollout, self.vecenv, t + 1)
+            if fault is None or isinstance(error, NumericsError):
+                raise
+            raise NumericsError(fault.message) from error
 
     def _act(self, recording: Recording, t: int, conditions: dict[str, Tensor]) -> None:
         assert self.step is not None
@@ -339,16 +339,6 @@ def _require_room(experience: RolloutBuffer, name: str, given: Tree) -> None:
 
 def _form(leaf: Tensor) -> str:
     return f"{str(leaf.dtype).removeprefix('torch.')} of shape {list(leaf.shape[1:])} per row"
-
-
-def _stateful(vecenv: RowEnv) -> Stateful:
-    if not isinstance(vecenv, Stateful):
-        raise StateError(f"{type(vecenv).__name__} has no state_dict() and load_state_dict(state).")
-    return vecenv
-
-
-def _copied(leaf: Any) -> Any:
-    return leaf.clone() if isinstance(leaf, Tensor) else np.array(leaf)
 
 
 def _first(leaf: Tensor) -> Tensor:

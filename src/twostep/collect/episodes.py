@@ -18,11 +18,28 @@ class EpisodeTracker:
     def __init__(self, num_rows: int) -> None:
         self.returns = np.zeros(num_rows)
         self.lengths = np.zeros(num_rows, dtype=np.int64)
+        self.incomplete = np.zeros(num_rows, dtype=np.bool_)
+        """Whose running episode has lost steps, so that its return will not be known."""
 
     def reset(self) -> None:
         """Forget running episodes."""
         self.returns[:] = 0.0
         self.lengths[:] = 0
+        self.incomplete[:] = False
+
+    def lose(self, rows: Any, begun: Any) -> None:
+        """Note that what happened in some rows is lost; of those in `begun` a new episode has begun since."""
+        self.returns[rows], self.lengths[rows] = 0.0, 0
+        self.incomplete[rows] = ~begun
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what running episodes have brought so far."""
+        return {name: getattr(self, name).copy() for name in ("returns", "lengths", "incomplete")}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state_dict` was taken."""
+        for name, column in state.items():
+            getattr(self, name)[:] = column
 
     def episodes(self, columns: Columns, infos: Mapping[tuple[int, int], dict[str, Any]]) -> list[Episode]:
         """Return the episodes that ended in these `[T, B]` columns, in the order in which they ended.
@@ -38,7 +55,9 @@ class EpisodeTracker:
         found: list[Episode] = []
         past_returns, past_lengths = np.zeros_like(self.returns), np.zeros_like(self.lengths)
         for t, row in np.argwhere(ended | broken_off).tolist():
-            if ended[t, row]:
+            if self.incomplete[row]:
+                self.incomplete[row] = False
+            elif ended[t, row]:
                 episode_return = float(returns[t, row] - past_returns[row])
                 length = int(lengths[t, row] - past_lengths[row])
                 found.append(Episode(episode_return, length, row, t, _plain(infos.get((t, row), {}))))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from twostep.errors import EnvError, NumericsError
+from twostep.collect.recording import FLAGS
+from twostep.errors import EnvError
 from twostep.protocols import RowEnv
 from twostep.rollout import RolloutBuffer
-from twostep.tree import Tree, tree_items
+from twostep.tree import Tree, tree_items, tree_map
 from twostep.vector.masks import choice_counts
 from twostep.vector.spaces import parts_of
 
@@ -19,29 +21,56 @@ _FROM_THE_ENVIRONMENT = "rewards"
 _FROM_THE_NETWORK = ("logprobs", "values", "next_values")
 
 
-def check_numbers(rollout: RolloutBuffer, vecenv: RowEnv) -> None:
-    """Name the first number that is not finite, before anything learns from it.
+class Fault(NamedTuple):
+    """Numbers that are not finite."""
+
+    message: str
+    """What and where the first one is."""
+    rows: Tensor
+    """`[M]` int: the rows with any."""
+
+
+def find_fault(rollout: RolloutBuffer, vecenv: RowEnv, steps: int | None = None) -> Fault | None:
+    """Look for numbers that are not finite, before anything learns from them; only at observations of `steps`, if so.
 
     Observations count wherever they are: the gradient of a step that does not count is 0, and 0 times NaN is NaN.
     """
-    columns = {name: getattr(rollout, name) for name in (_FROM_THE_ENVIRONMENT, *_FROM_THE_NETWORK)}
-    total = torch.stack(list(columns.values())).sum(0)
-    floats = {path: leaf for path, leaf in tree_items(rollout.obs, "obs") if leaf.is_floating_point()}
-    sums = [torch.where(rollout.valid, total, 0.0).sum(), *(leaf.sum() for leaf in floats.values())]
-    if bool(torch.isfinite(torch.stack(sums)).all()):
-        return
-    for name, column in (floats | columns).items():
-        bad = ~torch.isfinite(column)
-        if name not in floats:
-            bad &= rollout.valid
-        if bool(bad.any()):
-            t, row, *inside = bad.nonzero()[0].tolist()
-            source = "The network computes, or is shown," if name in _FROM_THE_NETWORK else "The environment gives"
-            raise NumericsError(
-                f"{name}{inside or ''} is {column[t, row][tuple(inside)].item()} at step {t} of the rollout, row {row}"
-                f"{_place(rollout, vecenv, t, row)}. {source} a number that is not finite; nothing was learned from "
-                f"this rollout."
-            )
+    floats = {path: leaf[:steps] for path, leaf in tree_items(rollout.obs, "obs") if leaf.is_floating_point()}
+    columns: dict[str, Tensor] = {}
+    if steps is None:
+        columns = {name: getattr(rollout, name) for name in (_FROM_THE_ENVIRONMENT, *_FROM_THE_NETWORK)}
+    sums = [leaf.sum() for leaf in floats.values()]
+    if columns:
+        sums.append(torch.where(rollout.valid, torch.stack(list(columns.values())).sum(0), 0.0).sum())
+    if not sums or bool(torch.isfinite(torch.stack(sums)).all()):
+        return None
+    bad = {name: ~torch.isfinite(column) for name, column in (floats | columns).items()}
+    bad |= {name: bad[name] & rollout.valid for name in columns}
+    found = [name for name in bad if bool(bad[name].any())]
+    if not found:
+        return None  # finite numbers whose sum is not
+    t, row, *inside = bad[found[0]].nonzero()[0].tolist()
+    source = "The network computes, or is shown," if found[0] in _FROM_THE_NETWORK else "The environment gives"
+    number = (floats | columns)[found[0]][t, row][tuple(inside)].item()
+    message = (
+        f"{found[0]}{inside or ''} is {number} at step {t} of the rollout, row {row}{_place(rollout, vecenv, t, row)}. "
+        f"{source} a number that is not finite; nothing was learned from this rollout."
+    )
+    rows = [bad[name].transpose(0, 1).flatten(1).any(1) for name in found]
+    return Fault(message, torch.stack(rows).any(0).nonzero()[:, 0])
+
+
+def leave_out(rollout: RolloutBuffer, columns: Mapping[str, Any], rows: Tensor) -> None:
+    """Let whole rows of a rollout, and of its columns on the host, count nowhere."""
+
+    def clear(leaf: Tensor) -> None:
+        leaf[:, rows] = 0
+
+    names = ("obs", "actions", "logprobs", "values", "rewards", "next_values", "states", "valid", *FLAGS)
+    for name in names:
+        tree_map(clear, getattr(rollout, name))
+    for name in ("rewards", "valid", *FLAGS):
+        columns[name][:, rows.cpu().numpy()] = 0
 
 
 def _place(rollout: RolloutBuffer, vecenv: Any, t: int, row: int) -> str:

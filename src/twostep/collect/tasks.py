@@ -80,6 +80,12 @@ class TaskRows:
             self._begin(np.flatnonzero(starts.reshape(self.num_envs, -1).all(1)).tolist())
         return step
 
+    def begin_again(self, envs: Sequence[int]) -> Step:
+        """Begin the next episodes of some environments before the present ones have ended."""
+        step = self.env.reset(indices=envs)
+        self._begin(envs)
+        return step
+
     def _begin(self, envs: Sequence[int]) -> None:
         """Note that environments have begun what was to come, and draw what comes after it."""
         for env in envs:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +14,9 @@ from twostep.learn.settings import PPOConfig
 from twostep.policies.actor_critic import ActorCritic
 from twostep.policies.encoders import space_tree
 from twostep.rollout import RolloutBuffer
-from twostep.tree import Tree, tree_items, tree_leaves, tree_structure
+from twostep.tree import Tree, tree_items, tree_leaves, tree_map, tree_structure
+
+_LOG = logging.getLogger("twostep.learn")
 
 
 def require_support(policy: nn.Module, config: PPOConfig) -> None:
@@ -84,6 +88,40 @@ def _refuse_number(name: str, leaf: Tensor, bad: Tensor, rule: str) -> None:
         raise NumericsError(
             f"{name} is {number:g} at {unit} {at}, row {row} of the rollout. {rule}; nothing was learned."
         )
+
+
+def only_finite(rollout: RolloutBuffer, *, stop: bool) -> RolloutBuffer:
+    """Return a rollout that `require_finite` takes: the same one, or one without the rows that it does not.
+
+    Raises:
+        NumericsError: There are such rows, and `stop` is wanted.
+    """
+    try:
+        require_finite(rollout)
+    except NumericsError as error:
+        rows = _spoilt(rollout)
+        if stop or not bool(rows.any()):
+            raise
+        _LOG.warning("%s Left out: %d of %d rows.", error, int(rows.sum()), len(rows))
+        return _without(rows, rollout)
+    return rollout
+
+
+_NUMBERS = ("obs", "context", "states", "rewards", "logprobs", "values", "next_values", "advantages", "returns")
+
+
+def _spoilt(rollout: RolloutBuffer) -> Tensor:
+    """Return the rows, `[B]`, in which any number is not finite."""
+    leaves = [leaf for name in _NUMBERS for leaf in tree_leaves(getattr(rollout, name))]
+    found = [(~leaf.isfinite()).transpose(0, 1).flatten(1).any(1) for leaf in leaves if leaf.is_floating_point()]
+    return torch.stack(found).any(0)
+
+
+def _without(rows: Tensor, rollout: RolloutBuffer) -> RolloutBuffer:
+    def cleared(leaf: Tensor) -> Tensor:
+        return torch.where(rows.reshape(1, -1, *[1] * (leaf.dim() - 2)), torch.zeros_like(leaf), leaf)
+
+    return replace(rollout, **{name: tree_map(cleared, getattr(rollout, name)) for name in (*_NUMBERS, "valid")})
 
 
 def require_fit(policy: ActorCritic, rollout: RolloutBuffer) -> None:

@@ -12,13 +12,14 @@ from torch import Tensor, nn
 from twostep.advantages import explained_variance
 from twostep.checkpoint import generator_state, restore_generator
 from twostep.compiled import Compiled
-from twostep.errors import NumericsError, RatioError
+from twostep.errors import RatioError
 from twostep.experience import combine_rollouts
 from twostep.learn.batch_size import adapted_minibatch_size
-from twostep.learn.beginnings import learnable, make_optimizer, require_finite, require_fit, require_support
+from twostep.learn.beginnings import learnable, make_optimizer, only_finite, require_fit, require_support
 from twostep.learn.custom import CustomLoss, custom_losses_of, may_be_recorded
+from twostep.learn.guard import Guard, means_of_steps
 from twostep.learn.losses import Metrics, clipped_surrogate, normalized, ppo_loss, squared_value_error
-from twostep.learn.metrics import LOSS_METRICS, OWN_METRICS, joined, means
+from twostep.learn.metrics import LOSS_METRICS, OWN_METRICS, joined
 from twostep.learn.revaluing import judged, ratio_error, revalued
 from twostep.learn.scaling import LossScale
 from twostep.learn.schedules import AdaptiveKL, schedule_for
@@ -72,6 +73,7 @@ class PPOOptimizer:
     def _find_learnable(self) -> None:
         """Look which parameters are learned: some may be frozen, or set free again, between two updates."""
         self.parameters, self._frozen = learnable(self.policy)
+        self._guard = Guard(self.policy, self.optimizer, self.device)
         self._sizes = [parameter.numel() for parameter in self.parameters]
 
     def set_progress(self, progress: float) -> None:
@@ -103,7 +105,9 @@ class PPOOptimizer:
             require_fit(self.policy, rollout)
         sequences = self._sequences(rollout)
         assert rollout.returns is not None
-        require_finite(rollout)
+        sound = only_finite(rollout, stop=self.config.on_nonfinite == "stop")
+        if sound is not rollout:
+            return self.update(sound, custom_loss_fns, replayed)
         variance = explained_variance(rollout.values, rollout.returns, rollout.valid)
         self._scale_values(rollout.returns, rollout.valid)
         together, beside = rollout, {} if replayed is None else replayed.metrics
@@ -116,12 +120,8 @@ class PPOOptimizer:
             measured, epochs = self._epochs(sequences, together, custom_loss_fns)
         self._normalize_observations(rollout)
         beside = beside | ({} if self.loss_scale is None else {"loss_scale": self.loss_scale.scale})
-        metrics = means(measured) | {"explained_variance": float(variance), "epochs": float(epochs)} | beside
-        if not all(math.isfinite(metrics[name]) for name in ("loss", "grad_norm")):
-            raise NumericsError(
-                f"loss={metrics['loss']}, grad_norm={metrics['grad_norm']}; both must be finite. The weights are "
-                "spoilt: begin again or load a checkpoint, with a lower lr or smaller rewards."
-            )
+        measures = means_of_steps(measured, stop=self.config.on_nonfinite == "stop")
+        metrics = measures | {"explained_variance": float(variance), "epochs": float(epochs)} | beside
         if self.config.lr_schedule == "adaptive_kl":
             self._set_lr(self.adaptive.update(metrics["approx_kl"]))
         return metrics | {"lr": float(self.optimizer.param_groups[0]["lr"])}
@@ -203,7 +203,7 @@ class PPOOptimizer:
                 if not measured:
                     self._check_ratio(metrics, rollout.policy_version)
                     self.policy.version += 1  # from the first step on, even one that is interrupted or fails
-                self.optimizer.step()
+                self._guard.step(metrics, len(measured), stop=self.config.on_nonfinite == "stop")
                 measured.append(metrics)
             if self.config.target_kl is not None:
                 moved = torch.stack([metrics["approx_kl"] for metrics in measured[already:]]).mean()
@@ -343,7 +343,7 @@ class PPOOptimizer:
         if version is None or version != self.policy.version:
             return
         error, tolerance = float(metrics["ratio_error"]), RATIO_TOLERANCE[self.config.precision]
-        if not error <= tolerance:
+        if not (error <= tolerance or math.isnan(error)):  # what is no number is the guard's to tell
             raise RatioError(
                 f"max |ratio - 1| = {error:.3g} before the first step; it must be below {tolerance:g}. The policy "
                 "gives other probabilities when learning than when acting: dropout or batch norm, memory inside the "
