@@ -66,6 +66,7 @@ class PPOOptimizer:
         require_support(self.policy, self.config)
         if isinstance(self.policy, ActorCritic):
             self.policy.autocast_dtype = PRECISIONS[self.config.precision]
+        self._guard = Guard(self.policy, self.optimizer, self.device)
         self.loss_scale = LossScale() if self.config.precision == "fp16" else None
         self._custom_losses: tuple[CustomLoss, ...] = ()
         self._recorded = self._recording() if recordable(self.policy, self.device) else None
@@ -73,7 +74,6 @@ class PPOOptimizer:
     def _find_learnable(self) -> None:
         """Look which parameters are learned: some may be frozen, or set free again, between two updates."""
         self.parameters, self._frozen = learnable(self.policy)
-        self._guard = Guard(self.policy, self.optimizer, self.device)
         self._sizes = [parameter.numel() for parameter in self.parameters]
 
     def set_progress(self, progress: float) -> None:
@@ -343,7 +343,7 @@ class PPOOptimizer:
         if version is None or version != self.policy.version:
             return
         error, tolerance = float(metrics["ratio_error"]), RATIO_TOLERANCE[self.config.precision]
-        if not (error <= tolerance or math.isnan(error)):  # what is no number is the guard's to tell
+        if not error <= tolerance:
             raise RatioError(
                 f"max |ratio - 1| = {error:.3g} before the first step; it must be below {tolerance:g}. The policy "
                 "gives other probabilities when learning than when acting: dropout or batch norm, memory inside the "
