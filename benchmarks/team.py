@@ -52,7 +52,7 @@ def train_and_judge(memory: str, seed: int) -> None:
         return
     environment = dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", PYTHONPATH=str(ROOT / "src"))
     words = ["train", "skirmish", "--seed", str(seed), "--memory", memory, "--run_dir", str(parent), "--device", "cpu"]
-    command = [sys.executable, "-m", "twostep.cli", *words, "--no-progress", "--no-tensorboard"]
+    command = [sys.executable, "-m", "twostep", *words, "--no-progress", "--no-tensorboard"]
     started = time.perf_counter()
     subprocess.run(command, env=environment, check=True)
     folder = max(parent.glob("skirmish-*"))

@@ -419,6 +419,6 @@ def test_a_checkpoint_that_cannot_be_written_on_the_way_stops_nothing(capsys, ca
 
 def test_the_module_is_the_command():
     done = subprocess.run(
-        [sys.executable, "-m", "twostep.cli", "train"], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "twostep", "train"], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
