@@ -143,7 +143,7 @@ def test_values_of_agents_that_end_by_different_endings():
 
 @pytest.mark.slow
 def test_simple_spread_is_learned():
-    """A real environment of PettingZoo's family: two agents spread over two landmarks."""
+    """E11, E31: a real environment of PettingZoo's family, two agents that spread over two landmarks."""
     pytest.importorskip("mpe2")
     env = make_env("mpe2.simple_spread_v3:parallel_env", NUM_ENVS, N=2, max_cycles=25)
     policy = make_policy(env, AgentConfig(hidden_size=64), seed=SEED)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -69,10 +68,3 @@ def test_the_loop_of_the_script() -> None:
     assert isinstance(eval_stats, EvalStats)
     assert replay is not None
     assert replay["seed"] == 0
-
-
-def test_the_script_is_where_the_seed_has_it() -> None:
-    """E33: `scripts/train_ppo.py` is one of this repository's scripts, and its tests run it end to end."""
-    root = Path(__file__).parents[2]
-    assert (root / "scripts" / "train_ppo.py").exists()
-    assert "script.main(" in (root / "tests" / "scripts" / "test_train_ppo.py").read_text()

@@ -164,6 +164,14 @@ class TrainingCheckpointer:
         plain = self.folder / f"{self.prefix}{step}"
         return plain if plain.is_dir() and not padded.is_dir() else padded
 
+    def resume(self, trainer: Any, path: str | os.PathLike[str] | None = None) -> None:
+        """Let a trainer go on from the newest checkpoint that is whole, or from the state at `path`.
+
+        What was saved later than that is kept under other names.
+        """
+        trainer.load_state_dict(self.load().state if path is None else load_state(path)[0])
+        self.leave_later(trainer.total_timesteps)
+
     def leave_later(self, step: int) -> list[Path]:
         """Rename the checkpoints after a step: a run that goes on from there would take them for its own."""
         left: list[Path] = []

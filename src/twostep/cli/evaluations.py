@@ -138,15 +138,7 @@ class Evaluations:
         )
         if replay is not None:
             save_replay(replay, self.folder / REPLAYS / f"step_{trainer.total_timesteps:012d}.npz")
-        low, high = stats.win_interval
-        return stats.win_rate, {
-            "win_rate": stats.win_rate,
-            "win_rate_low": low,
-            "win_rate_high": high,
-            "mean_hp_margin": stats.mean_hp_margin,
-            "mean_length": stats.mean_episode_length,
-            "episodes": float(stats.episodes),
-        }
+        return stats.win_rate, stats.metrics()
 
     def _episodes(self, trainer: PPOTrainer) -> tuple[float, dict[str, float]]:
         from twostep.config.environments import make_configured

@@ -1,5 +1,6 @@
 """The settings of a whole run, from Python, dicts, YAML or a command line alike, with errors that help."""
 
+from twostep.config.arguments import SETTINGS_FILE
 from twostep.config.loading import UnknownSettingError
 from twostep.config.names import ALIASES
 from twostep.config.presets import (
@@ -16,6 +17,7 @@ from twostep.config.tree import (
     VOCABULARY,
     EnvironmentConfig,
     LoggingConfig,
+    SelfPlayConfig,
     TrainerConfig,
     TrainingConfig,
     resolve_ppo_settings,
@@ -25,11 +27,13 @@ from twostep.policies.settings import AgentConfig
 
 __all__ = [
     "ALIASES",
+    "SETTINGS_FILE",
     "VOCABULARY",
     "AgentConfig",
     "EnvironmentConfig",
     "LoggingConfig",
     "PPOConfig",
+    "SelfPlayConfig",
     "TrainerConfig",
     "TrainingConfig",
     "UnknownSettingError",

@@ -11,6 +11,7 @@ import yaml
 
 from twostep.config.loading import Source
 from twostep.errors import ConfigError
+from twostep.files import replace_text
 from twostep.values import NUMBER, show
 
 _MOST_BYTES = 1_000_000
@@ -79,7 +80,7 @@ def write_yaml(data: dict[str, Any], path: str | os.PathLike[str], heading: str 
     except yaml.YAMLError as error:
         value = error.args[-1]
         raise ConfigError(f"{show(value)} cannot be written to YAML: give text, numbers or lists of them.") from None
-    Path(path).write_text(heading + text, encoding="utf-8")
+    replace_text(path, heading + text)
 
 
 def _parse(text: str, name: str) -> tuple[Any, dict[tuple[str, ...], int]]:

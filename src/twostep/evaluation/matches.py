@@ -76,6 +76,18 @@ class EvalStats:
             "ends": dict(self.ends),
         }
 
+    def metrics(self) -> dict[str, float]:
+        """Return what there is to log."""
+        low, high = self.win_interval
+        return {
+            "win_rate": self.win_rate,
+            "win_rate_low": low,
+            "win_rate_high": high,
+            "mean_hp_margin": self.mean_hp_margin,
+            "mean_length": self.mean_episode_length,
+            "episodes": float(self.episodes),
+        }
+
     def __str__(self) -> str:
         low, high = self.win_interval
         ends = ", ".join(f"{count} by {reason}" for reason, count in self.ends.items())

@@ -9,18 +9,20 @@ import math
 import os
 import time
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
 from twostep.errors import ConfigError
+from twostep.files import replace_text
 
 
 class JsonLinesSink:
     """One JSON object per line: `step`, `time` (seconds since the epoch) and the metrics; what is not finite is null.
 
-    Each row is on its way to the disk when `log` returns, so a killed run loses no finished row, and a row it tore is
-    removed when the file is opened again. With `resume_step`, rows after that step are removed too: the resumed run
-    writes them anew.
+    Texts among them, such as the type of a row, stay what they are. Each row is on its way to the disk when `log`
+    returns, so a killed run loses no finished row, and a row it tore is removed when the file is opened again. With
+    `resume_step`, rows after that step are removed too: the resumed run writes them anew.
     """
 
     immediate = True
@@ -33,11 +35,11 @@ class JsonLinesSink:
             _forget_later_rows(self.path, resume_step)
         self._file: int | None = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
-    def log(self, metrics: dict[str, float], step: int) -> None:
+    def log(self, metrics: Mapping[str, float | str], step: int) -> None:
         """Append one row."""
         if self._file is None:
             raise ConfigError(f"{self.path} was closed: make a new JsonLinesSink to write more.")
-        row = {"step": step, "time": round(time.time(), 3)} | {name: finite(value) for name, value in metrics.items()}
+        row = {"step": step, "time": round(time.time(), 3)} | {name: _plain(value) for name, value in metrics.items()}
         content = json.dumps(row, allow_nan=False).encode() + b"\n"
         start = os.fstat(self._file).st_size
         if os.write(self._file, content) != len(content):
@@ -137,7 +139,8 @@ class WandbSink:
     """Metrics for Weights & Biases, each under `prefix` if it names no group itself.
 
     Offline they stay in `folder` for a later `wandb sync`; online a run of the same `name` goes on. The run begins with
-    the first row, which raises where wandb is missing or cannot begin.
+    the first row, which raises where wandb is missing or cannot begin; its id is written to `wandb_run_id.txt`.
+    `more` is what else `wandb.init` takes: `entity`, `group`, `tags`, and an `id` and `resume` of one's own.
     """
 
     def __init__(
@@ -149,17 +152,20 @@ class WandbSink:
         mode: str = "offline",
         config: dict[str, Any] | None = None,
         prefix: str = "train/",
+        **more: Any,
     ) -> None:
         self.folder, self.prefix = Path(folder), prefix
         self._begin: dict[str, Any] = {"project": project, "name": name, "mode": mode, "config": config or {}}
         if mode == "online" and name is not None:
             self._begin |= {"id": name, "resume": "allow"}
+        self._begin |= more
         self._run: Any = None
 
     def log(self, metrics: dict[str, float], step: int) -> None:
         """Send every finite metric."""
         if self._run is None:
             self._run = _wandb().init(dir=str(self.folder), **self._begin)
+            replace_text(self.folder / "wandb_run_id.txt", f"{self._run.id}\n")
         named = {_grouped(name, self.prefix): value for name, value in metrics.items() if finite(value) is not None}
         self._run.log(named, step=step)
 
@@ -181,6 +187,10 @@ def _wandb() -> Any:
         raise ConfigError("Weights & Biases needs the package wandb: pip install wandb, or go without.") from error
 
 
+def _plain(value: Any) -> float | int | str | None:
+    return value if isinstance(value, str) else finite(value)
+
+
 def finite(value: Any) -> float | int | None:
     """Return a plain number, or None for what JSON cannot say."""
     number = value if isinstance(value, int) else float(value)
@@ -197,9 +207,7 @@ def _forget_later_rows(path: Path, step: int) -> None:
     rows = read_rows(path) if path.exists() else []
     kept = [row for row in rows if row["step"] <= step]
     if len(kept) < len(rows):
-        beside = path.with_name(f"{path.name}.partial")
-        beside.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
-        os.replace(beside, path)
+        replace_text(path, "".join(json.dumps(row) + "\n" for row in kept))
 
 
 def _after(row: dict[str, str], step: int) -> bool:
