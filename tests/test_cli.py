@@ -422,3 +422,36 @@ def test_the_module_is_the_command():
         [sys.executable, "-m", "twostep", "train"], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["os:path"], "is of type module; it must be a function"),
+        (["math:pi"], "is of type float; it must be a function"),
+        (["json:dumps"], "cannot make an environment from the arguments []: missing a required argument: 'obj'"),
+        (["CartPole-v1", "--rollout_steps", "1000000000000"], "needs"),
+        (["CartPole-v1", "--context_size", "3"], "The context has 0 numbers per row"),
+        (["CartPole-v1", "--action_dist", "beta"], "is for continuous actions"),
+        (["CartPole-v1", "--agent.name", "nature_cnn"], "reads pictures"),
+        (["CartPole-v1", "--snapshot_every", "10"], "needs an environment of several agents, but CartPole-v1 has one"),
+    ],
+)
+def test_what_cannot_be_trained_leaves_no_folder(tmp_path, capsys, words, complaint):
+    """C34: one line, and exit 2, before anything is made."""
+    assert main(["train", *words, "--run_dir", str(tmp_path / "runs")]) == 2
+    said = capsys.readouterr().err
+    assert complaint in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_environments_that_moved_elsewhere_are_named(monkeypatch, capsys):
+    """C34: Gymnasium tells by an ImportError where old versions went."""
+
+    def moved(*_, **__):
+        raise ImportError("It moved to another project.")
+
+    monkeypatch.setattr("gymnasium.make", moved)
+    assert main(["train", "CartPole-v1"]) == 2
+    assert "'CartPole-v1' cannot be made: It moved to another project." in capsys.readouterr().err

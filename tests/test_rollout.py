@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from twostep import Episode, RolloutBuffer, RolloutError, gae
-from twostep.tree import tree_items, tree_map
+from twostep.columns import TREES
+from twostep.tree import tree_items, tree_leaves, tree_map
 
 GAMMA, LAMBDA = 0.9, 0.8
 
@@ -360,7 +361,7 @@ def test_a_rollout_stays_itself_where_it_already_is(identifiable):
     rollout = identifiable(4, 2, 2)
     assert rollout.to("cpu") is rollout
     moved = rollout.to("meta")
-    assert {leaf.device.type for _, leaf in tree_items(moved.to_dict()) if isinstance(leaf, torch.Tensor)} == {"meta"}
+    assert {leaf.device.type for name in TREES for leaf in tree_leaves(getattr(moved, name))} == {"meta"}
     assert (moved.sequence_length, moved.episodes) == (2, [])
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -18,6 +19,9 @@ TREES = ("obs", "actions", *NUMBERS, *FLAGS, "valid", "states", "action_masks", 
 """Every column of a rollout that holds tensors."""
 REQUIRED = ("obs", "actions", "logprobs", "values", "rewards")
 PORTABLE_NAMES = {"obs": "observations", "logprobs": "log_probs"}
+BELONGS_TO = "advantages_of"
+"""Under which a portable dict says what its advantages were computed from."""
+_USED = ("rewards", "values", "terminated", "truncated", "advantages")
 SHORT_NAMES = {long: short for short, long in PORTABLE_NAMES.items()}
 
 
@@ -51,8 +55,14 @@ def size_in_words(size: int) -> str:
     return f"{size / 1024**power:,.1f} {('bytes', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
 
 
-def restored(data: Mapping[str, Any]) -> dict[str, Any]:
+def restored(given: Any) -> dict[str, Any]:
     """Bring the columns of a portable dict back to `[T, B, ...]`, and fill in what somebody else's does not have."""
+    if not isinstance(given, Mapping):
+        raise RolloutError(
+            f"Rollout data is {type(given).__name__}; it must be a RolloutBuffer or the dict of collect_rollouts. "
+            "Several are joined by combine_rollouts."
+        )
+    data = cast("Mapping[str, Any]", given)
     known = {SHORT_NAMES.get(name, name): value for name, value in data.items()}
     missing = [PORTABLE_NAMES.get(name, name) for name in REQUIRED if known.get(name) is None]
     if missing:
@@ -75,6 +85,7 @@ def restored(data: Mapping[str, Any]) -> dict[str, Any]:
             column = _one_each(columns[name], name)
             columns[name] = column.bool() if name in (*FLAGS, "valid") else column.float()
     _complete(columns, known, steps, rows)
+    _drop_outdated(columns, known.get(BELONGS_TO))
     return {**columns, "sequence_length": length, "policy_version": known.get("policy_version")}
 
 
@@ -87,6 +98,10 @@ def _shaped(tree: Tree, name: str, first: int, rows: int) -> Tree:
                 f"{first * rows}: one entry per {'sequence' if name == 'states' else 'transition'}. "
                 "Give every column the transitions of all rows, step by step."
             )
+        if tensor.is_floating_point():
+            tensor = tensor.float()  # what networks take
+        elif name == "actions":
+            tensor = tensor.long()
         return tensor.reshape(first, rows, *tensor.shape[1:])
 
     return tree_map(shaped, tree)
@@ -98,6 +113,30 @@ def _one_each(column: Tensor, name: str) -> Tensor:
             f"{PORTABLE_NAMES.get(name, name)} has {tuple(column.shape[2:])} numbers per transition; there must be one."
         )
     return column.reshape(column.shape[:2])
+
+
+def marks_of(columns: Mapping[str, Any]) -> list[float]:
+    """Return a number for each column from which advantages are computed, and one for these: others for other data."""
+    used = [columns[name].double().flatten().nan_to_num() for name in _USED]
+    weights = torch.linspace(1.0, 2.0, used[0].numel(), dtype=torch.float64, device=used[0].device)
+    return (torch.stack(used) @ weights).tolist()
+
+
+def _drop_outdated(columns: dict[str, Any], marks: list[float] | None) -> None:
+    """Let advantages be computed anew where what they came from was changed, and they were not."""
+    if columns.get("advantages") is None:
+        columns.pop("returns", None)
+        return
+    if marks is None:
+        columns.setdefault("returns", columns["advantages"] + columns["values"])
+        return
+    *used, advantages = [
+        math.isclose(now, then, rel_tol=1e-9, abs_tol=1e-9) for now, then in zip(marks_of(columns), marks, strict=True)
+    ]
+    if advantages and not all(used):
+        columns["advantages"] = columns["returns"] = None
+    else:
+        columns.setdefault("returns", columns["advantages"] + columns["values"])
 
 
 def _complete(columns: dict[str, Any], known: Mapping[str, Any], steps: int, rows: int) -> None:

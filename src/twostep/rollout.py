@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from twostep.advantages import gae
-from twostep.columns import FLAGS, NUMBERS, PORTABLE_NAMES, TREES, require_memory, restored
+from twostep.columns import BELONGS_TO, FLAGS, NUMBERS, PORTABLE_NAMES, TREES, marks_of, require_memory, restored
 from twostep.errors import RolloutError
 from twostep.sequences import Minibatch, Sequences
 from twostep.tree import Tree, tree_items, tree_leaves, tree_map, tree_structure
@@ -312,6 +312,8 @@ class RolloutBuffer:
         data["dones"] = (self.terminated | self.truncated).flatten()
         data["shape"] = [self.num_steps, self.num_rows]
         data["sequence_length"] = self.sequence_length
+        if self.advantages is not None:
+            data[BELONGS_TO] = marks_of(vars(self))
         data["policy_version"] = self.policy_version
         data["episodes"] = [episode.to_dict() for episode in self.episodes]
         return data
@@ -321,7 +323,8 @@ class RolloutBuffer:
         """Restore a rollout from `to_dict`, or from any dict with at least the five columns that learning needs.
 
         Without `shape`, entries are the transitions of one row in time order. Without `next_values`, the states that
-        cuts and the last step led to are unknown: they are valued like the states before them.
+        cuts and the last step led to are unknown: they are valued like the states before them. Advantages are dropped
+        where rewards, values or ends have changed since `to_dict`, unless they were changed too.
         """
         fields = restored(data)
         return cls(**fields, episodes=[Episode(**episode) for episode in data.get("episodes", ())])

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +16,9 @@ from twostep.checkpoint import load_state, save_state
 from twostep.collect.collector import RolloutCollector
 from twostep.collect.tasks import Score
 from twostep.collect.trajectories import task_trajectories
-from twostep.config import TrainingConfig, janus, resolve_ppo_settings
+from twostep.config import TrainingConfig, ppo_settings
 from twostep.curriculum import make_curriculum
-from twostep.environments import adapted
+from twostep.environments import action_space_of
 from twostep.errors import ConfigError, EnvError
 from twostep.learn.custom import CustomLoss
 from twostep.learn.losses import ppo_loss
@@ -61,7 +59,7 @@ class PPOTrainer:
         device: torch.device | str | None = None,
         run_dir: str | Path | None = None,
         seed: int | None = None,
-        optimizer: torch.optim.Optimizer | None = None,
+        optimizer: torch.optim.Optimizer | str | None = None,
         custom_losses: Sequence[CustomLoss] = (),
         curriculum: Curriculum | None = None,
         task_score: str | Score = "return",
@@ -72,13 +70,16 @@ class PPOTrainer:
         """Take a policy and an environment, or, as `PPOTrainer(policy, config, device)`, settings in their place.
 
         `settings` are fields of `PPOConfig` by any of their names. Without a config they change the defaults for a
-        single environment: rollouts of 2048 steps, 10 epochs, minibatches of 64. `checkpoint_dir` is `run_dir` by the
+        single environment: rollouts of 2048 steps, 10 epochs, minibatches of 64. `optimizer` is one of your own, whose
+        learning rates a schedule then scales, or the name of the one that is made. `checkpoint_dir` is `run_dir` by the
         name it had before. Every episode plays a task of `curriculum`, which is told how it went by `task_score`, see
         `RolloutCollector`; checkpoints hold it.
         """
-        if isinstance(env, PPOConfig):
+        if isinstance(env, (PPOConfig, TrainingConfig)):
             env, config, device = None, env, device if device is not None else config
-        self.config: PPOConfig = replace(config or janus(), **resolve_ppo_settings(settings))
+        if isinstance(optimizer, str):
+            settings, optimizer = {**settings, "optimizer": optimizer}, None
+        chosen = ppo_settings(config, settings)
         self.device = chosen_device(device)
         self.env = env
         folder = run_dir if run_dir is not None else checkpoint_dir
@@ -86,8 +87,8 @@ class PPOTrainer:
         self.seed = seed
         self._seeds = training_seeds(seed)
         self._collectors: dict[int, RolloutCollector] = {}
-        self.policy = as_policy(policy, _action_space(env)).to(self.device)
-        self.learner = PPOOptimizer(self.policy, optimizer, self.device, self.config, seed=self._seeds.order)
+        self.policy = as_policy(policy, action_space_of(env)).to(self.device)
+        self.learner = PPOOptimizer(self.policy, optimizer, self.device, chosen, seed=self._seeds.order)
         self.custom_losses = tuple(custom_losses)
         self.total_timesteps = 0
         self.n_updates = 0
@@ -115,6 +116,15 @@ class PPOTrainer:
         curriculum = make_curriculum(config.curriculum, config.seed)
         score = config.curriculum.score
         return cls(policy, env, config.ppo, device=device, seed=config.seed, curriculum=curriculum, task_score=score)
+
+    @property
+    def config(self) -> PPOConfig:
+        """The settings of PPO; assign others, and they hold from the next rollout on."""
+        return self.learner.config
+
+    @config.setter
+    def config(self, config: Any) -> None:
+        self.learner.config = ppo_settings(config, {})
 
     @property
     def model(self) -> Any:
@@ -145,7 +155,7 @@ class PPOTrainer:
     def collect_rollout(
         self, env: Any = None, agent_ids: Sequence[str] | None = None, state: Tree = None
     ) -> RolloutBuffer | tuple[RolloutBuffer, Tree]:
-        """Act for `config.rollout_steps` and return the rollout.
+        """Act for `config.rollout_steps` and return the rollout; `train` goes through `collect_rollouts` instead.
 
         Memory is carried on by the trainer; whoever passes `state` gets the rollout and the memory after it.
         """
@@ -157,6 +167,10 @@ class PPOTrainer:
         collector.set_memory(state)
         rollout = self._collect(collector, self.config.rollout_steps, {})
         return rollout, collector.memory()
+
+    def rehearse(self) -> None:
+        """Begin to collect without a step, so that what cannot work is said before anything is made of it."""
+        self._collector(self.env).make_experience(self.config.rollout_steps)
 
     def _collect(self, collector: RolloutCollector, n_steps: int, context: Mapping[str, Tensor]) -> RolloutBuffer:
         collector.on_nonfinite = self.config.on_nonfinite
@@ -205,8 +219,9 @@ class PPOTrainer:
     ) -> dict[str, float]:
         """Learn from a rollout, however old and wherever collected, without touching an environment.
 
-        The data are not changed. `recompute` values them anew with the present critic, for data collected long ago.
-        `replayed` is past experience to learn from beside them.
+        Advantages that come with the data are used as they are, unless only what they came from was changed since: then
+        they are computed anew. The data are not changed. `recompute` values them anew with the present critic, for data
+        collected long ago. `replayed` is past experience to learn from beside them.
         """
         buffer = rollout_data
         if not isinstance(buffer, RolloutBuffer):
@@ -220,6 +235,7 @@ class PPOTrainer:
     def update(self, buffer: RolloutBuffer, init_state: Tree = None) -> dict[str, float]:
         """Learn from a rollout buffer; its memory is stored in it, so `init_state` is not needed.
 
+        It goes through `learn`, which is what to override for `train`: `train` does not call `update`.
         Metrics carry both names of the two losses: `policy_loss` and `pg_loss`, `value_loss` and `vf_loss`.
         """
         metrics = self.learn(buffer)
@@ -228,7 +244,10 @@ class PPOTrainer:
     def _compute_losses(
         self, buffer: RolloutBuffer, new_logprobs: Tensor, new_values: Tensor, new_entropies: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss on a whole rollout for given new log-probabilities, values and entropies, all `[T, B]`."""
+        """Return the loss on a whole rollout for given new log-probabilities, values and entropies, all `[T, B]`.
+
+        It is there to be called: learning computes its own, to which `custom_losses` add terms.
+        """
         if buffer.advantages is None or buffer.returns is None:
             buffer.compute_gae(gamma=self.config.gamma, gae_lambda=self.config.gae_lambda)
         assert buffer.advantages is not None
@@ -244,6 +263,7 @@ class PPOTrainer:
             config=self.config,
             valid=None if bool(buffer.valid.all()) else buffer.valid,
             count=int(buffer.valid.sum()),
+            value_scale=self.policy.value_scale if self.config.normalize_returns else None,
         )
         names = {"policy_loss": "pg_loss", "value_loss": "vf_loss"}
         return loss, {names.get(name, name): value for name, value in metrics.items()}
@@ -262,6 +282,7 @@ class PPOTrainer:
     ) -> dict[str, list[float]]:
         """Collect and learn in turn until the counter `self.total_timesteps` reaches `total_timesteps`.
 
+        Each turn calls `collect_rollouts` and `learn`, so a subclass changes training by overriding these two.
         Returns what was measured, a list per metric with an entry every `log_interval` updates. `settings` are tensors
         that condition the policy, or fields of `PPOConfig` for this and later calls. Ctrl-C stops between two steps and
         keeps everything learned so far; `interrupted` tells.
@@ -269,7 +290,7 @@ class PPOTrainer:
         context = {name: value for name, value in settings.items() if isinstance(value, Tensor)}
         named = {name: value for name, value in settings.items() if value is not None and name not in context}
         if named:
-            self._change(**named)
+            self.config = ppo_settings(self.config, named)
         keep_freed_memory()
         length = rollout_length or self.config.rollout_steps
         history: dict[str, list[float]] = {}
@@ -280,11 +301,13 @@ class PPOTrainer:
                 metrics = self._iterate(length, total_timesteps, context)
                 if self.n_updates % max(1, log_interval) == 0 or self.total_timesteps >= total_timesteps:
                     logger.log(metrics, self.total_timesteps)
-                    _append(history, metrics)
+                    for name, value in metrics.items():
+                        history.setdefault(name, []).append(value)
                 if save_interval and self.n_updates % save_interval == 0:
                     self.save_checkpoint()
                 if callback is not None and callback(self, metrics) is False:
                     break
+            self.learner.set_progress(self.total_timesteps / total_timesteps)
         except KeyboardInterrupt:
             self.interrupted = True
         finally:
@@ -302,7 +325,6 @@ class PPOTrainer:
         collected = time.perf_counter()
         metrics = self.learn(data) if self.replay is None else self._learn_beside_past(data, self.replay)
         learned = time.perf_counter()
-        self.learner.set_progress(self.total_timesteps / total_timesteps)
         return (metrics if self.curriculum is None else metrics | self.curriculum.metrics()) | {
             "mean_reward": mean(self.episode_rewards),
             "mean_length": mean(self.episode_lengths),
@@ -322,15 +344,6 @@ class PPOTrainer:
         metrics = self.learn(data) if replayed is None else self.learn(data, replayed=replayed)
         replay.add(fresh)
         return metrics
-
-    def _change(self, **settings: Any) -> None:
-        """Take new settings between two updates."""
-        changed = resolve_ppo_settings(settings)
-        for name in ("optimizer", "precision", "weight_decay", "adam_eps", "bptt_length"):
-            if changed.get(name, getattr(self.config, name)) != getattr(self.config, name):
-                raise ConfigError(f"{name} cannot change once the trainer exists. Pass it to PPOTrainer.")
-        self.config = replace(self.config, **changed)
-        self.learner.reconfigure(self.config)
 
     # ------------------------------------------------------------------ keeping
 
@@ -383,17 +396,3 @@ class PPOTrainer:
     @property
     def _own_collector(self) -> RolloutCollector | None:
         return None if self.env is None else self._collector(self.env)
-
-
-def _action_space(env: Any) -> Any:
-    """Return the action space of one row, asking the environment without stepping it where it tells."""
-    for name in ("single_action_space", "action_space"):
-        space = getattr(env, name, None)
-        if space is not None and not inspect.ismethod(space):  # many agents have a method that tells each one's
-            return space
-    return None if env is None else adapted(env).action_space
-
-
-def _append(history: dict[str, list[float]], metrics: Mapping[str, float]) -> None:
-    for name, value in metrics.items():
-        history.setdefault(name, []).append(value)

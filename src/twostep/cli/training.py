@@ -26,7 +26,7 @@ from twostep.cli.stopping import Stopping
 from twostep.config import TrainingConfig, shipped_config
 from twostep.config.suites import load_suite
 from twostep.curriculum import make_curriculum
-from twostep.errors import CheckpointError, ConfigError, TwostepError
+from twostep.errors import CheckpointError, ConfigError, EnvError, TwostepError
 from twostep.every import Every
 from twostep.protocols import RowEnv, Sink
 from twostep.stats.console import Progress, duration, number
@@ -84,6 +84,7 @@ def run_training(config: TrainingConfig, going_on: GoingOn | None = None) -> int
             return _train_in(going_on.folder, *build(config), config, started, going_on)
     env, trainer = build(config)
     try:
+        trainer.rehearse()
         folder = make_run_folder(config, "Every setting of this run, which 'twostep train' with this file repeats.")
     except BaseException:
         env.close()
@@ -151,10 +152,8 @@ def resume_training(where: str, changes: dict[str, Any]) -> int:
 
 def build(config: TrainingConfig, num_envs: int | None = None) -> tuple[RowEnv, PPOTrainer]:
     """Make the environments, and then, with torch, the agent and its trainer."""
-    from twostep.config.environments import make_configured
-
     plays_itself = config.self_play.snapshot_every > 0
-    env = make_configured(config, num_envs, agent_ids=("*",) if plays_itself else None)
+    env = _environments(config, num_envs)
     from twostep.policies.actor_critic import make_policy
     from twostep.runtime import limit_threads
     from twostep.trainer import PPOTrainer
@@ -181,6 +180,21 @@ def build(config: TrainingConfig, num_envs: int | None = None) -> tuple[RowEnv, 
     except BaseException:
         env.close()
         raise
+
+
+def _environments(config: TrainingConfig, num_envs: int | None) -> RowEnv:
+    from twostep.config.environments import make_configured
+
+    if not config.self_play.snapshot_every:
+        return make_configured(config, num_envs)
+    try:
+        return make_configured(config, num_envs, agent_ids=("*",))
+    except EnvError:
+        make_configured(config, num_envs).close()  # says it where something else is wrong
+    raise ConfigError(
+        f"self_play.snapshot_every={config.self_play.snapshot_every} needs an environment of several agents, but "
+        f"{config.env.id} has one. Leave it at 0."
+    )
 
 
 def _replay(config: TrainingConfig, folder: Path) -> ReplayBuffer:

@@ -21,6 +21,7 @@ from twostep.collect.tasks import Score, TaskRows
 from twostep.environments import adapted
 from twostep.errors import NumericsError, RolloutError
 from twostep.policies.adapters import as_policy, memory_from, memory_to
+from twostep.policies.fitting import require_keyword, require_spaces
 from twostep.protocols import Curriculum, Step
 from twostep.rollout import RolloutBuffer
 from twostep.runtime import fast_products
@@ -60,6 +61,7 @@ class RolloutCollector:
         self.tasks = None if curriculum is None else TaskRows(self.vecenv, curriculum, task_score)
         self._stepped = self.vecenv if self.tasks is None else self.tasks
         self.policy = as_policy(policy, self.vecenv.action_space)
+        require_spaces(self.policy, self.vecenv.observation_space, self.vecenv.action_space)
         parameter = next(self.policy.parameters(), torch.empty(0))
         self.device = torch.device(device) if device is not None else parameter.device
         self.num_steps = experience.num_steps if experience is not None else num_steps
@@ -158,8 +160,10 @@ class RolloutCollector:
 
     def _rollout(self, num_steps: int | None, context: Mapping[str, Tensor] | None) -> RolloutBuffer:
         steps = num_steps if num_steps is not None else self.num_steps
-        if steps is None or steps < 1:
-            raise RolloutError(f"num_steps={steps} must be 1 or more: pass it, or an experience buffer to fill.")
+        if not isinstance(steps, int) or steps < 1:
+            raise RolloutError(
+                f"num_steps={steps!r} must be an int, 1 or more: pass it, or an experience buffer to fill."
+            )
         if self.step is None:
             self.begin(self.env_seed)
         assert self.step is not None
@@ -242,7 +246,9 @@ class RolloutCollector:
         """Return the context as `[1, B, ...]`."""
         rows = self.vecenv.num_rows
         conditions: dict[str, Tensor] = {}
-        for name, leaf in (context or {}).items():
+        for name, given in (context or {}).items():
+            require_keyword(self.policy, name)
+            leaf = _context_tensor(name, given)
             if leaf.dim() == 0 or leaf.shape[0] not in (1, rows):
                 raise RolloutError(
                     f"{name} has shape {tuple(leaf.shape)}; its first dimension must be {rows}, one entry per row, "
@@ -304,6 +310,15 @@ class RolloutCollector:
         return tree_map(_first, output.distribution.sample(unused))
 
 
+def _context_tensor(name: str, given: Any) -> Tensor:
+    try:
+        return _storable(torch.as_tensor(given))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise RolloutError(
+            f"{name} is {type(given).__name__}; context must be a tensor or an array of numbers."
+        ) from error
+
+
 _CREATED_BY = {
     "obs": "obs_dim=, a number of floats or observations of all rows",
     "actions": "action_dim=, a number of floats, 0 for one integer per row, or actions of all rows",
@@ -350,8 +365,8 @@ def _one_step(leaf: Tensor) -> Tensor:
 
 
 def _storable(leaf: Tensor) -> Tensor:
-    """Keep doubles as the single precision that networks take."""
-    return leaf.float() if leaf.dtype == torch.float64 else leaf
+    """Keep doubles and halves as the single precision that networks take."""
+    return leaf.float() if leaf.is_floating_point() else leaf
 
 
 def _tensors(tree: Tree, like: Tree) -> Tree:

@@ -10,6 +10,7 @@ from twostep.config.presets import (
     locomotion,
     medium_config,
     metta,
+    ppo_settings,
     small_fast_config,
 )
 from twostep.config.shipped import shipped_config, shipped_configs
@@ -43,6 +44,7 @@ __all__ = [
     "locomotion",
     "medium_config",
     "metta",
+    "ppo_settings",
     "resolve_ppo_settings",
     "shipped_config",
     "shipped_configs",

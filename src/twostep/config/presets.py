@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any, cast
 
-from twostep.config.tree import EnvironmentConfig, TrainerConfig, TrainingConfig
+from twostep.config.tree import EnvironmentConfig, TrainerConfig, TrainingConfig, resolve_ppo_settings
+from twostep.errors import ConfigError
 from twostep.learn.settings import PPOConfig
 from twostep.policies.settings import AgentConfig
 
@@ -47,6 +50,23 @@ def large_distributed_config() -> TrainingConfig:
 def janus() -> PPOConfig:
     """Return the settings of a bare `PPOTrainer(policy, env)`: ten epochs of small minibatches, for one environment."""
     return PPOConfig(rollout_steps=2048, update_epochs=10, minibatch_size=64, adam_eps=1e-8, value_loss_scale=1.0)
+
+
+def ppo_settings(config: Any, changes: Mapping[str, Any]) -> PPOConfig:
+    """Return the settings of PPO from whatever a trainer may be given, with changes by any of their names.
+
+    That is a `PPOConfig`, a whole `TrainingConfig`, a mapping of settings that are not the default, or nothing.
+    """
+    if isinstance(config, TrainingConfig):
+        config = config.ppo
+    elif isinstance(config, Mapping):
+        config = replace(janus(), **resolve_ppo_settings(cast("Mapping[str, Any]", config)))
+    elif config is not None and not isinstance(config, PPOConfig):
+        raise ConfigError(
+            f"The settings are {type(config).__name__}; they must be a PPOConfig, a TrainingConfig or a dict such as "
+            "{'lr': 1e-3}."
+        )
+    return replace(config or janus(), **resolve_ppo_settings(changes))
 
 
 def echelon() -> PPOConfig:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -124,8 +125,13 @@ def _without(rows: Tensor, rollout: RolloutBuffer) -> RolloutBuffer:
     return replace(rollout, **{name: tree_map(cleared, getattr(rollout, name)) for name in (*_NUMBERS, "valid")})
 
 
-def require_fit(policy: ActorCritic, rollout: RolloutBuffer) -> None:
-    """Refuse data from elsewhere that this policy cannot have acted on: other observations, actions or masks."""
+def require_fit(policy: Any, rollout: RolloutBuffer) -> None:
+    """Refuse data from elsewhere that this policy cannot have acted on: of another form, or with other actions."""
+    memory = policy.initial_state(1)
+    if tree_leaves(memory):
+        _require_shapes("states", rollout.states, tree_map(lambda leaf: leaf[0], memory), "memory")
+    if not isinstance(policy, ActorCritic):
+        return
     _require_shapes("obs", rollout.obs, space_tree(policy.observation_space), "observation_space")
     _require_shapes("actions", rollout.actions, policy.action_head.example(), "action head")
     _refuse(rollout, "actions", policy.action_head.misplaced(rollout.actions), f"is no action of {policy.action_space}")
@@ -148,6 +154,8 @@ def _require_shapes(name: str, given: Tree, wanted: Tree, whose: str) -> None:
                 f"{path} of the rollout has shape {list(leaf.shape[2:])} per step, but the policy's {whose} wants "
                 f"{list(one.shape)}. {way_out}"
             )
+        if name == "actions" and leaf.is_floating_point() != one.is_floating_point():
+            raise RolloutError(f"{path} of the rollout is {leaf.dtype}, but the policy's {whose} takes {one.dtype}.")
 
 
 def _refuse(rollout: RolloutBuffer, name: str, bad: Tensor | None, what: str) -> None:

@@ -20,9 +20,9 @@ from twostep.learn.custom import CustomLoss, custom_losses_of, may_be_recorded
 from twostep.learn.guard import Guard, means_of_steps
 from twostep.learn.losses import Metrics, clipped_surrogate, normalized, ppo_loss, squared_value_error
 from twostep.learn.metrics import LOSS_METRICS, OWN_METRICS, joined
+from twostep.learn.rates import LearningRates
 from twostep.learn.revaluing import judged, ratio_error, revalued
 from twostep.learn.scaling import LossScale
-from twostep.learn.schedules import AdaptiveKL, schedule_for
 from twostep.learn.settings import PPOConfig
 from twostep.normalization import ObservationNormalizer, ReturnNormalizer
 from twostep.policies.actor_critic import PRECISIONS, ActorCritic, recordable
@@ -52,7 +52,7 @@ class PPOOptimizer:
         seed: int = 0,
     ) -> None:
         """Without an optimizer, make the one that `config` describes. `seed` orders the minibatches."""
-        self.config = config or PPOConfig()
+        self._config = config or PPOConfig()
         self.policy = as_policy(policy)
         self.device = torch.device(device) if device is not None else _device_of(self.policy)
         self.policy.to(self.device)
@@ -60,7 +60,7 @@ class PPOOptimizer:
         self.optimizer = optimizer or make_optimizer(list(self.policy.parameters()), self.config)
         self.generator = torch.Generator().manual_seed(seed)
         self.minibatch_size = self.config.minibatch_size
-        self.adaptive = AdaptiveKL(self.config.lr, self.config.desired_kl)
+        self.rates = LearningRates(self.optimizer, self.config)
         self.return_normalizer = ReturnNormalizer()
         self.observation_normalizer = ObservationNormalizer()
         require_support(self.policy, self.config)
@@ -78,11 +78,7 @@ class PPOOptimizer:
 
     def set_progress(self, progress: float) -> None:
         """Set the learning rate for the part of all training that is done, 0 to 1."""
-        if self.config.lr_schedule == "adaptive_kl":
-            self._set_lr(self.adaptive.lr)
-        elif self.config.lr_schedule != "constant":
-            config = self.config
-            self._set_lr(schedule_for(config.lr_schedule, config.lr, config.lr_min_ratio)(progress))
+        self.rates.set_progress(progress, self.config)
 
     def update(
         self,
@@ -101,7 +97,7 @@ class PPOOptimizer:
         if self._recorded is not None:
             self._recorded.notice_changes()
         rollout = experience.to(self.device)
-        if isinstance(self.policy, ActorCritic) and rollout.policy_version != self.policy.version:
+        if rollout.policy_version != self.policy.version:
             require_fit(self.policy, rollout)
         sequences = self._sequences(rollout)
         assert rollout.returns is not None
@@ -123,13 +119,23 @@ class PPOOptimizer:
         measures = means_of_steps(measured, stop=self.config.on_nonfinite == "stop")
         metrics = measures | {"explained_variance": float(variance), "epochs": float(epochs)} | beside
         if self.config.lr_schedule == "adaptive_kl":
-            self._set_lr(self.adaptive.update(metrics["approx_kl"]))
+            self.rates.set(self.rates.adaptive.update(metrics["approx_kl"]))
         return metrics | {"lr": float(self.optimizer.param_groups[0]["lr"])}
+
+    @property
+    def config(self) -> PPOConfig:
+        """The settings; assigning others is `reconfigure`."""
+        return self._config
+
+    @config.setter
+    def config(self, config: PPOConfig) -> None:
+        self.reconfigure(config)
 
     def reconfigure(self, config: PPOConfig) -> None:
         """Go on with other settings; the optimizer and its state stay."""
-        before, self.config = self.config, config
+        config.require_same_make(self.config)
         require_support(self.policy, config)
+        before, self._config = self._config, config
         if config.minibatch_size != before.minibatch_size:
             self.minibatch_size = config.minibatch_size
         if (config.lr, config.desired_kl) != (before.lr, before.desired_kl):
@@ -139,8 +145,7 @@ class PPOOptimizer:
 
     def restart_schedule(self) -> None:
         """Begin with the learning rate that the settings name; a schedule of progress goes on from where it is."""
-        self.adaptive = AdaptiveKL(self.config.lr, self.config.desired_kl)
-        self._set_lr(self.config.lr)
+        self.rates.restart(self.config)
 
     def revalued(self, rollout: RolloutBuffer) -> RolloutBuffer:
         """Return the rollout as the present critic values it, for experience collected long ago."""
@@ -151,7 +156,7 @@ class PPOOptimizer:
         """Return the optimizer, the normalisers and everything else that moves while learning."""
         return {
             "optimizer_state_dict": self.optimizer.state_dict(),
-            "scheduler_state_dict": self.adaptive.state_dict(),
+            "scheduler_state_dict": self.rates.adaptive.state_dict(),
             "normalizers": {
                 "returns": self.return_normalizer.state_dict(),
                 "observations": self.observation_normalizer.state_dict(),
@@ -164,7 +169,7 @@ class PPOOptimizer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on exactly from `state_dict`."""
         self.optimizer.load_state_dict(state["optimizer_state_dict"])
-        self.adaptive.load_state_dict(state["scheduler_state_dict"])
+        self.rates.adaptive.load_state_dict(state["scheduler_state_dict"])
         self.return_normalizer.load_state_dict(state["normalizers"]["returns"])
         self.observation_normalizer.load_state_dict(state["normalizers"]["observations"])
         self.minibatch_size = state["minibatches"]["size"]
@@ -375,10 +380,6 @@ class PPOOptimizer:
     def _number(self, sequences: Sequences) -> int:
         """Return how many minibatches an epoch has."""
         return sequences.minibatch_count(self.minibatch_size, self.config.num_minibatches)
-
-    def _set_lr(self, lr: float) -> None:
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr
 
 
 def _flat_gradient(loss: Tensor, policy: nn.Module) -> Tensor:

@@ -111,6 +111,12 @@ class PPOConfig:
         if not holds:
             raise ConfigError(f"{name}={getattr(self, name)!r} must be {rule}: {way_out}.")
 
+    def require_same_make(self, before: PPOConfig) -> None:
+        """Refuse to change what optimizers, collectors and networks were made with."""
+        for name in ("optimizer", "precision", "weight_decay", "adam_eps", "bptt_length"):
+            if getattr(self, name) != getattr(before, name):
+                raise ConfigError(f"{name} cannot change once the trainer exists. Pass it to PPOTrainer.")
+
     @classmethod
     def names(cls) -> tuple[str, ...]:
         """Return the settings' names in order."""

@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from twostep.errors import PolicyError
+from twostep.errors import ConfigError, PolicyError
 from twostep.policies.encoders import Encoder, is_image, space_tree
 from twostep.policies.heads import head_for
 from twostep.policies.memory import MEMORIES
@@ -36,6 +36,7 @@ class ActorCritic(nn.Module):
     def __init__(self, observation_space: Any, action_space: Any, config: AgentConfig | None = None) -> None:
         super().__init__()
         config = config or AgentConfig()
+        _require_used(config, observation_space, action_space)
         self.observation_space, self.action_space, self.config = observation_space, action_space, config
         self.towers = 1 if is_shared(config, observation_space) else 2
         self.encoder = Encoder(observation_space, self.towers, config)
@@ -136,6 +137,21 @@ class ActorCritic(nn.Module):
         self.value_head.weight.mul_(factor)
         self.value_head.bias.mul_(factor)
         self.value_scale.fill_(scale)
+
+
+def _require_used(config: AgentConfig, observation_space: Any, action_space: Any) -> None:
+    """Refuse settings that would be without effect in these spaces."""
+    boxes = (isinstance(leaf, spaces.Box) for leaf in tree_leaves(space_tree(action_space)))
+    if config.action_dist != "auto" and not any(boxes):
+        raise ConfigError(
+            f"action_dist={config.action_dist!r} is for continuous actions, but there are none in {action_space}. "
+            "Leave it at 'auto'."
+        )
+    pictures = (is_image(leaf, config.name) for leaf in tree_leaves(space_tree(observation_space)))
+    if config.name not in ("auto", "mlp") and not any(pictures):
+        raise ConfigError(
+            f"name={config.name!r} reads pictures, but there are none in {observation_space}. Leave it at 'auto'."
+        )
 
 
 def _no_autocast(like: Tensor) -> AbstractContextManager[Any]:

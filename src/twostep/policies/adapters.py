@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -109,6 +110,7 @@ def _follows_the_protocol(network: nn.Module) -> bool:
 
 
 def _adapter(network: Any, space: Any, signature: str, make: MakeState | None) -> Adapter:
+    _require_single_precision(network)
     if signature == "auto":
         signature = _found_signature(network)
     if signature not in SIGNATURES:
@@ -120,11 +122,11 @@ def _adapter(network: Any, space: Any, signature: str, make: MakeState | None) -
             "as_policy(network, env.action_space), before an optimizer or trainer gets the network."
         )
     if signature == "plain":
-        return ParameterAdapter(network, space, parameters_of(network.forward))
+        return ParameterAdapter(network, space, _takes(network))
     if signature == "hidden":
-        return RecurrentParameterAdapter(network, space, parameters_of(network.forward), _required_state(network, make))
+        return RecurrentParameterAdapter(network, space, _takes(network), _required_state(network, make))
     if signature == "changed_state":
-        adapter = StateChangingAdapter(network, parameters_of(network.forward), recurrent_parts(network, make))
+        adapter = StateChangingAdapter(network, _takes(network), recurrent_parts(network, make))
     else:
         takes = parameters_of(network.get_action_and_value)
         if signature == "action_and_value":
@@ -134,6 +136,25 @@ def _adapter(network: Any, space: Any, signature: str, make: MakeState | None) -
     if space is not None:
         adapter.set_action_space(space)
     return adapter
+
+
+def _plain(network: nn.Module) -> nn.Module:
+    """Look through torch.compile, which hides how a network is called."""
+    return getattr(network, "_orig_mod", network)
+
+
+def _takes(network: nn.Module) -> dict[str, inspect.Parameter]:
+    return parameters_of(_plain(network).forward)
+
+
+def _require_single_precision(network: nn.Module) -> None:
+    kinds = {parameter.dtype for parameter in network.parameters() if parameter.is_floating_point()}
+    if kinds and torch.float32 not in kinds:
+        found = ", ".join(sorted(map(str, kinds)))
+        raise PolicyError(
+            f"{type(network).__name__} has parameters of {found}, but observations come in torch.float32. Call "
+            "network.float(); ActorCritic computes its products in 16 bits by precision='bf16'."
+        )
 
 
 def _required_state(network: nn.Module, make: MakeState | None) -> ForeignState:
@@ -150,7 +171,7 @@ def _found_signature(network: nn.Module) -> str:
         names = _positional(method)
         return "action_and_value" if len(names) < 2 or "action" in names[1] else "action_and_value_hidden"
     inside = [name for name in ("reset_hidden", "hidden_state") if hasattr(network, name)]
-    names = _positional(network.forward)
+    names = _positional(_plain(network).forward)
     if len(names) >= 3 and "action" in names[2]:
         return "changed_state"
     if len(names) >= 2 and any(word in names[1] for word in MEMORY_WORDS):

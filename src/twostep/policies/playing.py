@@ -70,7 +70,7 @@ def choose(
 
     def given(leaf: Any) -> torch.Tensor:  # [1, B, ...]
         tensor = leaf if isinstance(leaf, torch.Tensor) else torch.tensor(leaf)
-        return (tensor.float() if tensor.dtype == torch.float64 else tensor).to(device)[None]
+        return (tensor.float() if tensor.is_floating_point() else tensor).to(device)[None]
 
     conditions = {} if step.action_masks is None else {"action_masks": tree_map(given, step.action_masks)}
     output = policy(tree_map(given, step.obs), state, given(step.episode_starts), **conditions)

@@ -20,7 +20,7 @@ from twostep.vector.groups import make_group
 from twostep.vector.gym_vector import GymVectorAdapter
 from twostep.vector.launching import StartMethod
 from twostep.vector.makers import Maker, Registered
-from twostep.vector.missing import did_you_mean, explained, import_or_explain
+from twostep.vector.missing import did_you_mean, explained, import_or_explain, maker_named
 from twostep.vector.parallel import AgentsVectorEnv
 from twostep.vector.processes import VectorEnv
 from twostep.vector.serial import SerialVectorEnv
@@ -158,7 +158,7 @@ def _from_name(spec: str, wish: _Wish) -> RowEnv:
     if module_name:
         module = import_or_explain(module_name, spec)
         if hasattr(module, name):
-            return _from_function(getattr(module, name), wish)
+            return _from_function(maker_named(spec, getattr(module, name), wish.env_kwargs), wish)
     atari = atari_spec(name)
     if atari is not None:
         if wish.wrappers or wish.vectorization in ("sync", "async"):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Generator, Sequence
+import inspect
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from types import ModuleType
+from typing import Any
 
 import gymnasium as gym
 
@@ -39,6 +41,22 @@ def import_or_explain(module_name: str, spec: str, install: str | None = None) -
         ) from error
 
 
+def maker_named(spec: str, found: Any, arguments: Mapping[str, Any]) -> Callable[..., Any]:
+    """Return what `spec` names, if it is something that these arguments can be given to."""
+    if not callable(found):
+        raise EnvError(f"{spec!r} is of type {type(found).__name__}; it must be a function that makes an environment.")
+    try:
+        inspect.signature(found).bind(**arguments)
+    except ValueError:  # some functions written in C do not tell what they take
+        pass
+    except TypeError as error:
+        raise EnvError(
+            f"{spec!r} cannot make an environment from the arguments {list(arguments)}: {error}. Give what it "
+            "takes by env.kwargs in a configuration."
+        ) from error
+    return found
+
+
 @contextmanager
 def explained(spec: str) -> Generator[None]:
     """Say which package to install, or which argument to leave out, when making `spec` fails for that."""
@@ -49,6 +67,11 @@ def explained(spec: str) -> Generator[None]:
         extra = next((extra for part, extra in _EXTRAS.items() if part in text.lower()), None)
         way_out = f'pip install "gymnasium[{extra}]"' if extra else "install it with pip"
         raise EnvError(f"{spec!r} needs a package that is not installed ({text}). To mend it: {way_out}.") from error
+    except ImportError as error:
+        text = " ".join(str(error).split())
+        raise EnvError(
+            f"{spec!r} cannot be made: {text} Take a newer version of it, or install what it asks for."
+        ) from error
     except TypeError as error:
         if "unexpected keyword argument" not in str(error):
             raise
