@@ -32,7 +32,8 @@ from twostep.config import (
     shipped_configs,
     small_fast_config,
 )
-from twostep.errors import ConfigError
+from twostep.config.environments import make_configured
+from twostep.errors import ConfigError, EnvError
 
 SOME_SETTINGS = st.fixed_dictionaries(
     {},
@@ -342,3 +343,46 @@ def test_values_that_yaml_cannot_hold_are_named(tmp_path):
 def test_docstring_examples():
     assert doctest.testmod(twostep.config.tree).failed == 0
     assert doctest.testmod(twostep.config.tree).attempted > 0
+
+
+FLAKY = """
+import os
+import gymnasium as gym
+from twostep.vector import row_seeds
+
+class Flaky(gym.Wrapper):
+    def reset(self, *, seed=None, options=None):
+        self.breaks = seed == row_seeds(0, 1)[0]
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        if action == 1 and self.breaks:
+            os._exit(3)
+        return super().step(action)
+
+def make():
+    return Flaky(gym.make("CartPole-v1"))
+"""
+
+
+def test_workers_are_treated_as_the_settings_say(tmp_path, monkeypatch):
+    """A1: a run with workers survives their deaths unless it is told to stop; all of it can be set."""
+    (tmp_path / "flaky_tracks.py").write_text(FLAKY)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert TrainingConfig().env.restarts == 3
+    told = {"id": "flaky_tracks:make", "num_envs": 1, "num_workers": 1, "start_method": "forkserver"}
+    for restarts in (1, 0):
+        config = TrainingConfig.from_dict({"env": {**told, "restarts": restarts, "step_timeout": 20}})
+        env = make_configured(config)
+        env.reset(0)
+        env.step(np.array([0]))
+        env.step(np.array([0]))
+        if restarts:
+            assert env.step(np.array([1])).valid.tolist() == [False]
+        else:
+            with pytest.raises(EnvError, match="exited with code 3"):
+                env.step(np.array([1]))
+        env.close()
+    for wrong in ({"restarts": -1}, {"step_timeout": 0}, {"start_method": "fork"}, {"kwargs": {"restarts": 2}}):
+        with pytest.raises(ConfigError, match=next(iter(wrong.get("kwargs", wrong)))):
+            TrainingConfig.from_dict({"env": {**told, **wrong}})

@@ -94,6 +94,28 @@ def test_drawn_actions_repeat(prey_network: Any) -> None:
     assert len(set(runs[0].ravel().tolist())) == 6
 
 
+def test_it_goes_on_where_its_state_was_taken(prey_network: Any) -> None:
+    """C16: what it remembers, saw last and draws next."""
+
+    def group() -> tuple[Chase, AgentsVectorEnv]:
+        env = Chase()
+        return env, AgentsVectorEnv(
+            [env], agent_ids="hunter", opponent=lambda: PolicyOpponent(prey_network, 7), check=False
+        )
+
+    (first, rows), (second, others) = group(), group()
+    rows.reset(0)
+    for _ in range(3):
+        rows.step(np.zeros(1, dtype=np.int64))
+    state = rows.state_dict()
+    others.reset(1)
+    others.load_state_dict(state)
+    for each in (rows, others):
+        for _ in range(4):
+            each.step(np.zeros(1, dtype=np.int64))
+    np.testing.assert_array_equal(first.done[-4:], second.done[-4:])
+
+
 def test_masks_reach_it() -> None:
     class Choosing(Chase):
         def action_space(self, agent: str) -> spaces.Space[Any]:

@@ -174,6 +174,9 @@ def test_the_opponent_of_a_match_can_be_made_easier(share: float) -> None:
             env.step(same.reshape(-1, 3))
     assert fired[0] == 60
     assert fired[1] == 60 * share
+    again = SkirmishRows(EnvConfig(), 2, agent_ids="*")
+    again.load_state_dict(rows.state_dict())
+    assert again.simulation.heuristics == rows.simulation.heuristics, "resuming keeps it"
     with pytest.raises(ConfigError, match=r"heuristic\.fire_shar is no setting"):
         rows.call("set_heuristic", {"fire_shar": share})
 
