@@ -18,6 +18,11 @@ def best_in(env: Any) -> dict[str, Discovery]:
     return best_of(one for bests in env.call("best") for one in bests.values())
 
 
+def is_found(law: Any, env: Any) -> bool:
+    """Tell whether the one law that is looked for was written; a search for several goes on to its end."""
+    return isinstance(law, str) and law in (best := best_in(env)) and best[law].found
+
+
 def read_discoveries(folder: Path) -> dict[str, Discovery]:
     """Return the best expressions of a run's training, by law."""
     path = folder / DISCOVERIES_FILE

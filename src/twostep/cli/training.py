@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from twostep.cli.discoveries import SYMBOLIC, in_words, keep_discoveries
+from twostep.cli.discoveries import SYMBOLIC, in_words, is_found, keep_discoveries
 from twostep.cli.evaluations import BEST, EVALUATIONS_FILE, LEAGUE, REPLAYS, Evaluations
 from twostep.cli.locking import RunLock
 from twostep.cli.runs import (
@@ -224,7 +224,7 @@ class _Run:
 
     def __init__(self, config: TrainingConfig, trainer: PPOTrainer, folder: Path) -> None:
         self.config, self.trainer, self.folder = config, trainer, folder
-        self.solved = False
+        self.solved = self.found = False
         self.progress: Any = _Silence()
         if config.logging.progress:
             self.progress = Progress(
@@ -291,6 +291,8 @@ class _Run:
         how = "finished"
         if self.solved:
             how = f"solved ({settings.solved_at:g})"
+        elif self.found:
+            how = "the law was found"
         elif failure is not None:
             how = "failed"
         elif trainer.interrupted or self._stopping.received is not None:
@@ -317,7 +319,8 @@ class _Run:
             self._save(self.checkpointer.try_save)
         enough = metrics["episodes"] >= EPISODES_TO_BE_SOLVED
         self.solved = settings.solved_at is not None and enough and metrics["mean_reward"] >= settings.solved_at
-        return not self.solved and self._stopping.received is None
+        self.found = self.config.env.id == SYMBOLIC and is_found(self.config.env.kwargs.get("law"), trainer.env)
+        return not (self.solved or self.found or self._stopping.received is not None)
 
     def _save(self, save: Callable[..., Path | None]) -> None:
         save(self.trainer.total_timesteps, self.trainer.state_dict(), self.trainer.manifest())
