@@ -2,8 +2,8 @@
 
     python examples/custom_losses.py --steps 20000
 
-A loss gets minibatches `[L, N, ...]`: L steps of N sequences, L = 1 without memory. Gradients flow through `values` and
-through whatever you compute with `policy`. One that always does the same operations may say so by `RecordableLoss`:
+A loss gets what counts of a minibatch, `[1, N, ...]`. Gradients flow through `values` and through whatever you compute
+with `policy`. One that always does the same operations may say so by `RecordableLoss`:
 small networks then replay it together with PPO's own loss.
 """
 

@@ -119,6 +119,7 @@ def functional_training_loop(
             config, ppo_config, policy, env, None, policy_store, curriculum=curriculum, **parts
         )
         _go_on(state, components)
+        _require_supported(config, components)
         with components.stats_logger:
             _loop(state, components, _trainer_config(config), step_fn or default_training_step, custom_losses)
     return state
@@ -160,6 +161,7 @@ def default_training_step(
     ppo.set_progress(state.agent_steps / total)
     if curriculum is not None:
         curriculum.set_progress(state.agent_steps / total)
+    collector.on_nonfinite = ppo.config.on_nonfinite
     collector.collect()
     steps = state.count(experience)
 
@@ -213,7 +215,6 @@ def create_training_components(
         curriculum=curriculum,
         task_score=whole.curriculum.score,
     )
-    collector.on_nonfinite = settings.on_nonfinite
     if experience is None:
         experience = collector.experience = collector.make_experience(settings.rollout_steps)
     ppo = PPOOptimizer(policy, None, place, settings, seed=seeds.order)
@@ -255,22 +256,32 @@ def _finished(state: TrainingState, config: TrainerConfig) -> bool:
     return state.should_stop or state.agent_steps >= config.total_timesteps or state.reached(config.solved_at)
 
 
-def _evaluated(components: TrainingComponents) -> dict[str, float]:
-    if components.evaluator is None:
+def _require_supported(config: TrainerConfig | TrainingConfig, components: TrainingComponents) -> None:
+    """Refuse what is asked for but would not be done here, before anything is trained."""
+    if _trainer_config(config).eval_every and components.evaluator is None:
         raise ConfigError("eval_every asks for evaluations, but nobody does them: pass evaluator=, or eval_every=0.")
+    if isinstance(config, TrainingConfig) and (config.replay.ratio or config.self_play.snapshot_every):
+        raise ConfigError(
+            "replay.ratio and self_play.snapshot_every are carried out by PPOTrainer and 'twostep train'. Leave them "
+            "at 0 here; a step_fn of your own can learn from the past: ppo.update(experience, replayed=...)."
+        )
+
+
+def _evaluated(components: TrainingComponents) -> dict[str, float]:
+    assert components.evaluator is not None
     return {f"eval/{name}": value for name, value in components.evaluator.evaluate(components.ppo.policy).items()}
 
 
 def _keep(state: TrainingState, components: TrainingComponents) -> None:
     policy = components.ppo.policy
-    score = state.metrics()["mean_reward"]
+    score = state.metrics()["mean_reward"] if state.episode_rewards else None
     about = {"agent_step": state.agent_steps, "epoch": state.epoch, "score": score}
     if components.policy_store is not None:
         components.policy_store.save(f"step_{state.agent_steps:012d}", policy, about)
     if components.checkpointer is not None:
         whole = kept(components.ppo, components.collector, _companions(components)) | state.state_dict()
         manifest = {"policy": described(policy, about)}
-        components.checkpointer.try_save(state.agent_steps, whole, manifest, score=None if math.isnan(score) else score)
+        components.checkpointer.try_save(state.agent_steps, whole, manifest, score=score)
 
 
 def _go_on(state: TrainingState, components: TrainingComponents) -> None:

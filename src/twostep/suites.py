@@ -12,14 +12,13 @@ import numpy as np
 
 from twostep.errors import ConfigError
 from twostep.values import settle, show
+from twostep.vector.makers import require_own
 
 HEURISTIC = "heuristic"
 """The environment's own player, as the name of an opponent."""
 MOST_CASES, MOST_EPISODES, MOST_ENVS = 1_000, 1_000_000, 4_096
 
 _NAME = re.compile(r"[\w.+-]+(/[\w.+-]+)?")
-_NOT_KWARGS = ("spec", "num_envs", "seed", "vectorization", "wrappers", "num_workers", "agent_ids", "opponent")
-"""What making environments takes itself."""
 
 
 @dataclass(kw_only=True)
@@ -148,7 +147,4 @@ def _check(settings: SimulationCase | SimulationSuite) -> None:
         raise ConfigError(
             f"npc={settings.npc!r} must be {HEURISTIC!r} or the URI or path of a policy: file://runs/mine/checkpoint."
         )
-    for name in _NOT_KWARGS:
-        if name in settings.kwargs:
-            rule = "must be set without kwargs: it is not the environment's own"
-            raise ConfigError(f"kwargs.{name}={settings.kwargs[name]!r} {rule}.")
+    require_own(settings.kwargs)

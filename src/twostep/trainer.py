@@ -20,10 +20,11 @@ from twostep.config import TrainingConfig, ppo_settings
 from twostep.curriculum import make_curriculum
 from twostep.environments import action_space_of
 from twostep.errors import ConfigError, EnvError
+from twostep.every import Every
 from twostep.learn.custom import CustomLoss
 from twostep.learn.losses import ppo_loss
 from twostep.learn.ppo import PPOOptimizer
-from twostep.learn.replay import ReplayBuffer, Replayed
+from twostep.learn.replay import ReplayBuffer, Replayed, make_replay
 from twostep.learn.settings import PPOConfig
 from twostep.policies.adapters import as_policy
 from twostep.protocols import Curriculum, Sink, Stateful
@@ -90,19 +91,14 @@ class PPOTrainer:
         self.policy = as_policy(policy, action_space_of(env)).to(self.device)
         self.learner = PPOOptimizer(self.policy, optimizer, self.device, chosen, seed=self._seeds.order)
         self.custom_losses = tuple(custom_losses)
-        self.total_timesteps = 0
-        self.n_updates = 0
-        self.n_episodes = 0
+        self.total_timesteps = self.n_updates = self.n_episodes = 0
         self.episode_rewards: deque[float] = deque(maxlen=RECENT_EPISODES)
         self.episode_lengths: deque[int] = deque(maxlen=RECENT_EPISODES)
         self.interrupted = False
-        self.companions: dict[str, Stateful] = {}
+        self.curriculum, self._task_score, self.replay = curriculum, task_score, replay
+        parts = {"curriculum": curriculum, "replay": replay}
+        self.companions: dict[str, Stateful] = {name: part for name, part in parts.items() if part is not None}
         """What else checkpoints hold, by name: a league of past selves, say."""
-        self.curriculum, self._task_score = curriculum, task_score
-        self.companions |= {} if curriculum is None else {"curriculum": curriculum}
-        self.replay: ReplayBuffer | None = None
-        if replay is not None:
-            self.use_replay(replay)
 
     @classmethod
     def from_config(
@@ -113,9 +109,16 @@ class PPOTrainer:
             config = TrainingConfig.from_yaml(config)
         elif not isinstance(config, TrainingConfig):
             config = TrainingConfig.from_dict(config)
-        curriculum = make_curriculum(config.curriculum, config.seed)
-        score = config.curriculum.score
-        return cls(policy, env, config.ppo, device=device, seed=config.seed, curriculum=curriculum, task_score=score)
+        return cls(
+            policy,
+            env,
+            config.ppo,
+            device=device if device is not None else config.device,
+            seed=config.seed,
+            curriculum=make_curriculum(config.curriculum, config.seed),
+            task_score=config.curriculum.score,
+            replay=make_replay(config.replay, config.seed) if config.replay.ratio else None,
+        )
 
     @property
     def config(self) -> PPOConfig:
@@ -174,11 +177,7 @@ class PPOTrainer:
 
     def _collect(self, collector: RolloutCollector, n_steps: int, context: Mapping[str, Tensor]) -> RolloutBuffer:
         collector.on_nonfinite = self.config.on_nonfinite
-        try:
-            rollout = collector.rollout(n_steps, context)
-        except BaseException:
-            collector.reset()
-            raise
+        rollout = collector.rollout(n_steps, context)
         self.total_timesteps += int(rollout.valid.sum())
         self.n_episodes += len(rollout.episodes)
         self.episode_rewards.extend(episode.ret for episode in rollout.episodes)
@@ -296,6 +295,7 @@ class PPOTrainer:
         history: dict[str, list[float]] = {}
         logger = StatsLogger(sinks)
         self.interrupted = False
+        saving = Every(save_interval or 0, self.n_updates)
         try:
             while self.total_timesteps < total_timesteps:
                 metrics = self._iterate(length, total_timesteps, context)
@@ -303,7 +303,7 @@ class PPOTrainer:
                     logger.log(metrics, self.total_timesteps)
                     for name, value in metrics.items():
                         history.setdefault(name, []).append(value)
-                if save_interval and self.n_updates % save_interval == 0:
+                if saving.due(self.n_updates):
                     self.save_checkpoint()
                 if callback is not None and callback(self, metrics) is False:
                     break
@@ -357,7 +357,8 @@ class PPOTrainer:
 
     def manifest(self) -> dict[str, Any]:
         """Return what a checkpoint says beside the state: how the policy is built, and how far it has come."""
-        about = {"agent_step": self.total_timesteps, "epoch": self.n_updates, "score": mean(self.episode_rewards)}
+        score = mean(self.episode_rewards) if self.episode_rewards else None
+        about = {"agent_step": self.total_timesteps, "epoch": self.n_updates, "score": score}
         return {"policy": described(self.policy, about)}
 
     def state_dict(self) -> dict[str, Any]:

@@ -118,7 +118,7 @@ def _manifest_bytes(structure: Any, tensor_bytes: bytes, manifest: dict[str, Any
         "structure": structure,
     }
     try:
-        text = json.dumps(content).encode()
+        text = json.dumps(content, allow_nan=False).encode()
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"The manifest of {path} is more than JSON can say: {error}.") from error
     if len(text) > LARGEST_MANIFEST:

@@ -37,7 +37,6 @@ from twostep.values import show
 if TYPE_CHECKING:
     from twostep.checkpoint import TrainingCheckpointer
     from twostep.collect.league import League
-    from twostep.learn.replay import ReplayBuffer
     from twostep.trainer import PPOTrainer
 
 _LOG = logging.getLogger("twostep.cli")
@@ -103,7 +102,9 @@ def _train_in(
 ) -> int:
     try:
         if config.replay.kept:
-            trainer.use_replay(_replay(config, folder))
+            from twostep.learn.replay import make_replay
+
+            trainer.use_replay(make_replay(config.replay, config.seed, folder / ROLLOUTS))
         if going_on is not None:
             _go_on(trainer, going_on)
             config.save_yaml(folder / CONFIG_FILE, "Every setting of this run, as it went on last.")
@@ -194,15 +195,6 @@ def _environments(config: TrainingConfig, num_envs: int | None) -> RowEnv:
     raise ConfigError(
         f"self_play.snapshot_every={config.self_play.snapshot_every} needs an environment of several agents, but "
         f"{config.env.id} has one. Leave it at 0."
-    )
-
-
-def _replay(config: TrainingConfig, folder: Path) -> ReplayBuffer:
-    from twostep.learn.replay import ReplayBuffer
-
-    settings = config.replay
-    return ReplayBuffer(
-        folder / ROLLOUTS, keep=settings.kept, ratio=settings.ratio, recency=settings.recency, seed=config.seed
     )
 
 

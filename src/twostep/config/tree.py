@@ -22,15 +22,11 @@ from twostep.errors import ConfigError
 from twostep.learn.settings import PPOConfig
 from twostep.policies.settings import AgentConfig
 from twostep.values import convert, settle
+from twostep.vector.makers import require_own
 
 _MOST_ENVS = 65_536
 _SEEDS = 2**32
 _USUAL_REPLAY = 50
-_NOT_KWARGS = (
-    *("spec", "num_envs", "seed", "vectorization", "wrappers", "num_workers"),
-    *("restarts", "step_timeout", "start_method", "agent_ids", "opponent"),
-)
-"""What making environments takes itself."""
 
 
 @dataclass(kw_only=True)
@@ -64,10 +60,7 @@ class EnvironmentConfig:
         _require(self, "num_workers", 0 <= self.num_workers <= self.num_envs, rule, "0 steps them in this process")
         _require(self, "restarts", self.restarts >= 0, "0 or more", "3 is usual, 0 stops at the first failure")
         _require(self, "step_timeout", 0 < self.step_timeout <= 1e6, "above 0 and at most 1e6 seconds", "60 is usual")
-        for name in _NOT_KWARGS:
-            if name in self.kwargs:
-                rule = "must be set without kwargs: it is not the environment's own"
-                raise ConfigError(f"kwargs.{name}={self.kwargs[name]!r} {rule}.")
+        require_own(self.kwargs)
 
 
 @dataclass(kw_only=True)

@@ -202,16 +202,18 @@ def _draw_observations(panel: Any, rollout: RolloutBuffer) -> None:
     if not columns.size:
         _say(panel, "nothing was seen")
         return
-    low, tenth, middle, ninth, high = np.nanquantile(columns, _QUANTILES, axis=0)
+    low, inner_low, middle, inner_high, high = np.nanquantile(columns, _QUANTILES, axis=0)
     places = np.arange(columns.shape[1])
     if len(places) <= _MOST_BARS:
         panel.vlines(places, low, high, color=_BLUE, linewidth=1.0)
-        panel.vlines(places, tenth, ninth, color=_BLUE, linewidth=9.0 if len(places) <= 20 else 5.0, alpha=0.35)
+        panel.vlines(
+            places, inner_low, inner_high, color=_BLUE, linewidth=9.0 if len(places) <= 20 else 5.0, alpha=0.35
+        )
         panel.plot(places, middle, "o", color=_BLUE, markersize=4)
         panel.set_xlim(-0.6, len(places) - 0.4)
     else:
         panel.fill_between(places, low, high, step="mid", color=_BLUE, alpha=0.15, linewidth=0)
-        panel.fill_between(places, tenth, ninth, step="mid", color=_BLUE, alpha=0.3, linewidth=0)
+        panel.fill_between(places, inner_low, inner_high, step="mid", color=_BLUE, alpha=0.3, linewidth=0)
         panel.plot(places, middle, drawstyle="steps-mid", color=_BLUE, linewidth=1.0)
         panel.margins(x=0.01)
     reach = np.abs([low, high]).max(0)

@@ -280,6 +280,11 @@ _METRICS = ("replay_share", "replay_kl", "replay_clipfrac", "replay_age", "repla
 _PATTERN = "step_*.safetensors"
 
 
+def make_replay(settings: Any, seed: int, folder: Path | None = None) -> ReplayBuffer:
+    """Make what the section `replay` of a configuration describes; rollouts are kept in `folder`, or in memory."""
+    return ReplayBuffer(folder, keep=settings.kept, ratio=settings.ratio, recency=settings.recency, seed=seed)
+
+
 def _step_of(path: Path) -> int:
     digits = path.stem.removeprefix("step_")
     return int(digits) if digits.isdecimal() else -1

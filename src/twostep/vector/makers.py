@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
 
+from twostep.errors import ConfigError
 from twostep.vector.missing import explained
 
 
@@ -38,3 +39,17 @@ class Maker:
         for wrapper in self.wrappers:
             env = wrapper(env)
         return env
+
+
+_NOT_KWARGS = (
+    *("spec", "num_envs", "seed", "vectorization", "wrappers", "num_workers"),
+    *("restarts", "step_timeout", "start_method", "agent_ids", "opponent"),
+)
+
+
+def require_own(kwargs: Mapping[str, Any]) -> None:
+    """Refuse, among what environments are to take, what making them takes itself."""
+    for name in _NOT_KWARGS:
+        if name in kwargs:
+            rule = "must be set without kwargs: it is not the environment's own"
+            raise ConfigError(f"kwargs.{name}={kwargs[name]!r} {rule}.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,8 +108,3 @@ def dataset_of(task: Task, points: int, seed: int) -> Dataset:
             raise ConfigError(f"There is no law {task!r}. Laws are {', '.join(LAWS)}; others are given as a Law.")
         task = LAWS[task]
     return task.dataset(points, seed) if isinstance(task, Law) else task
-
-
-def variables_of(tasks: Sequence[Task]) -> int:
-    """Return how many variables the task with the most of them has."""
-    return max(len(dataset_of(task, 2, 0).variables) for task in tasks)
