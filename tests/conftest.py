@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -10,6 +12,9 @@ import torch
 from twostep import AgentConfig, PPOTrainer, RolloutBuffer, make_env, make_policy
 from twostep.collect.collector import RolloutCollector
 
+# Programs that are started in the background ignore some signals, and so would the tests of what signals do.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # Small nets on few cores: more threads only wait for one another.
 torch.set_num_threads(1)
 

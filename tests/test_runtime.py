@@ -84,3 +84,22 @@ def test_what_is_called_exact_is_exact():
     exact = a.double() @ b.double()
     assert ((product - exact).abs().max() / exact.abs().max()).item() < 2e-6
     assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_small_networks_compute_in_one_thread_for_a_while(monkeypatch):
+    """One thread inside, as many as before outside; the environment's word and large networks change nothing."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    small, large, cpu = torch.nn.Linear(2, 2), torch.nn.Linear(600, 600), torch.device("cpu")
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with runtime.suitable_threads(small, cpu):
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+        with runtime.suitable_threads(large, cpu):
+            assert torch.get_num_threads() == 2
+        monkeypatch.setenv("OMP_NUM_THREADS", "2")
+        with runtime.suitable_threads(small, cpu):
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

@@ -1,14 +1,14 @@
-"""Recordings turned into machine code, in the background, once a run has proved to be long.
+"""Recordings turned into machine code, once a run has proved to be long.
 
 A compiler takes seconds and gives other last digits than the recording that it replaces. So that a run can be repeated
 and gone on with to the last bit, the moment of the change is counted in calls, never in seconds, and is part of the
-state of whoever calls.
+state of whoever calls. It compiles while training waits: tracing changes torch for the whole process, so that nothing
+else may be traced meanwhile.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -17,7 +17,7 @@ from torch import Tensor, fx
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from twostep.recorded import Recorded, Recording, signature
+from twostep.recorded import ONE_AT_A_TIME, Recorded, Recording, signature
 from twostep.tree import Tree, tree_leaves
 
 _LOG = logging.getLogger(__name__)
@@ -25,6 +25,8 @@ _AGREEMENT = 1e-3
 """How far compiled results may be from recorded ones, in parts of the largest number; a fault is much further off."""
 _LONGEST = 600
 """Operations beyond which compiling takes minutes: loops over time, which are recorded step by step."""
+_MOST_SHAPES = 2
+"""Recordings that are compiled; where there are more, because minibatches change their size, none is."""
 _SAMPLES_OF_A_CALL = 512
 """Samples whose arithmetic takes as long as everything else in a call: longer calls are worth compiling sooner."""
 
@@ -32,17 +34,14 @@ _SAMPLES_OF_A_CALL = 512
 class Compiled(Recorded):
     """A recorded function that goes over to compiled code after so much work.
 
-    Work is counted in calls, weighted by their size. Compiling begins in a thread at a third of `after` and is waited
-    for at the end, so that the same run changes over at the same call every time. Where there is no compiler, or the
-    code does not agree with the recording, the recording stays.
+    Work is counted in calls, weighted by their size, so that the same run changes over at the same call every time.
+    Where there is no compiler, or the code does not agree with the recording, the recording stays.
     """
 
     def __init__(self, module: Any, fn: Callable[[Tree], Tree], after: float) -> None:
         super().__init__(module, fn)
         self.after = after
         self.work = 0.0
-        self._thread: threading.Thread | None = None
-        self._code: dict[str, Callable[..., Sequence[Tensor]] | None] = {}
         self._compiled: set[str] = set()
         """Which signatures went over, in words."""
 
@@ -64,21 +63,8 @@ class Compiled(Recorded):
 
     def _advance(self, tree: Tree) -> None:
         self.work += 1 + max(leaf.shape[:2].numel() for leaf in tree_leaves(tree)) / _SAMPLES_OF_A_CALL
-        if self._thread is None and self.recordings and self.work >= self.after / 3:
-            chosen = {str(called): recording for called, recording in self.recordings.items()}
-            self._thread = threading.Thread(target=self._compile, args=(chosen,), daemon=True)
-            self._thread.start()
-        if self.work >= self.after and self._thread is not None:
-            self._thread.join()
-            for called, recording in self.recordings.items():
-                code = self._code.get(str(called))
-                if code is not None and _adopted(recording, code, recording.examples):
-                    self._compiled.add(str(called))
-            self._code.clear()
-
-    def _compile(self, recordings: dict[str, Recording]) -> None:
-        for name, recording in recordings.items():
-            self._code[name] = machine_code(recording.graph, recording.examples)
+        if self.work >= self.after and len(self.recordings) <= _MOST_SHAPES:
+            self._compiled |= {str(called) for called, recording in self.recordings.items() if goes_over(recording)}
 
     def _catch_up(self, tree: Tree, key: Any) -> None:
         """Compile at once what ran compiled when the state was saved."""
@@ -88,9 +74,23 @@ class Compiled(Recorded):
         self._record(called, tree, self.fn(tree))
         recording = self.recordings.get(called)
         if recording is not None:
-            code = machine_code(recording.graph, recording.examples)
-            if code is not None:
-                _adopted(recording, code, recording.examples)
+            goes_over(recording)
+
+
+def goes_over(recording: Recording) -> bool:
+    """Let a recording run as compiled code, if that works and gives the same numbers up to rounding; say whether."""
+    with ONE_AT_A_TIME:
+        code = machine_code(recording.graph, recording.examples)
+    if code is None:
+        return False
+    with torch.no_grad():
+        pairs = zip(recording.operations(*recording.examples), code(*recording.examples), strict=True)
+        agree = all(_near(compiled, expected) for expected, compiled in pairs)
+    if agree:
+        recording.operations = code
+    else:
+        _LOG.warning("compiled code does not agree with what it was made from, and is not used")
+    return agree
 
 
 def machine_code(graph: fx.GraphModule, examples: Sequence[Tensor]) -> Callable[..., Sequence[Tensor]] | None:
@@ -112,18 +112,6 @@ def machine_code(graph: fx.GraphModule, examples: Sequence[Tensor]) -> Callable[
         _LOG.info("going on without compiled code: %s", error)
         return None
     return code
-
-
-def _adopted(recording: Recording, code: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]) -> bool:
-    """Let a recording run as compiled code, if that gives the same numbers up to rounding."""
-    with torch.no_grad():
-        pairs = zip(recording.operations(*inputs), code(*inputs), strict=True)
-        agree = all(_near(compiled, expected) for expected, compiled in pairs)
-    if agree:
-        recording.operations = code
-    else:
-        _LOG.warning("compiled code does not agree with what it was made from, and is not used")
-    return agree
 
 
 def _near(compiled: Tensor, expected: Tensor) -> bool:

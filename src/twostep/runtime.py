@@ -58,8 +58,26 @@ SMALL_NETWORK = 300_000
 
 def limit_threads(policy: nn.Module) -> None:
     """Compute a small network in one thread of this process, unless the environment says how many."""
-    if "OMP_NUM_THREADS" not in os.environ and sum(p.numel() for p in policy.parameters()) < SMALL_NETWORK:
+    if "OMP_NUM_THREADS" not in os.environ and _is_small(policy):
         torch.set_num_threads(1)
+
+
+@contextmanager
+def suitable_threads(policy: nn.Module, device: torch.device) -> Generator[None, None, None]:
+    """Compute a small network on a CPU in one thread for a while, unless the environment says how many."""
+    before = torch.get_num_threads()
+    if before == 1 or device.type != "cpu" or "OMP_NUM_THREADS" in os.environ or not _is_small(policy):
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _is_small(policy: nn.Module) -> bool:
+    return sum(p.numel() for p in policy.parameters()) < SMALL_NETWORK
 
 
 LARGE_PRODUCT = 1024

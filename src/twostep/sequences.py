@@ -173,6 +173,8 @@ class Sequences:
             done += size
 
 
+LARGEST = 1e30
+"""What a number that was seen where nobody acted stays below: sums of larger ones overflow."""
 GRAINS = 16
 """Sequences are counted in sixteenths of the rollout, so that minibatches have few different sizes."""
 
@@ -198,11 +200,11 @@ def _gather_at(tree: Tree, steps: Tensor, rows: Tensor) -> Tree:
 
 
 def _make_finite(tree: Tree, valid: Tensor) -> None:
-    """Replace, where nobody was, numbers that are not finite: times a gradient of 0 they would still give NaN."""
+    """Replace, where nobody was, numbers that overflow: times a gradient of 0 they would still give NaN."""
 
     def replace(leaf: Tensor) -> None:
         if leaf.is_floating_point():
             nobody = ~valid.view(-1, *[1] * (leaf.dim() - 1))
-            leaf.masked_fill_(nobody & ~leaf.isfinite(), 0.0)
+            leaf.masked_fill_(nobody & ~(leaf.abs() < LARGEST), 0.0)
 
     tree_map(replace, tree)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
 import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import safetensors
 from safetensors.torch import load as load_tensors
@@ -113,7 +114,7 @@ def _manifest_bytes(structure: Any, tensor_bytes: bytes, manifest: dict[str, Any
     content = {
         "format_version": FORMAT_VERSION,
         "manifest_sha256": _NO_DIGEST.decode(),
-        "manifest": manifest,
+        "manifest": _plain(manifest),
         "tensors": tensors,
         "structure": structure,
     }
@@ -127,6 +128,15 @@ def _manifest_bytes(structure: Any, tensor_bytes: bytes, manifest: dict[str, Any
             "in tensors or arrays."
         )
     return text.replace(_NO_DIGEST, hashlib.sha256(text).hexdigest().encode(), 1)
+
+
+def _plain(node: Any) -> Any:
+    """Return a manifest in which what is no number is null: other readers of JSON know no NaN."""
+    if isinstance(node, dict):
+        return {key: _plain(value) for key, value in cast("dict[Any, Any]", node).items()}
+    if isinstance(node, (list, tuple)):
+        return [_plain(value) for value in cast("list[Any]", node)]
+    return None if isinstance(node, float) and not math.isfinite(node) else node
 
 
 def load_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:

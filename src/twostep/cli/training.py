@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("twostep.cli")
 
 EPISODES_TO_BE_SOLVED = 100
+TIME_TO_SETTLE = 0.25
+"""Part of a search for a law in which the policy may learn to write it always; then having found it is enough."""
 INTERRUPTED = 130
 _FIXED = ("env.id", "seed", "ppo.optimizer", "ppo.weight_decay", "ppo.adam_eps")
 """What the rest of a run cannot do without, beside the network."""
@@ -274,8 +276,10 @@ class _Run:
         print(f"    {METRICS_FILE:20} a row per update; config.yaml: every setting")
         if failure is not None:
             complain(f"training failed: {failure}")
-        else:
-            print(f"Next: twostep eval {self.folder}")
+            return
+        print(f"Next: twostep eval {self.folder}")
+        if self.trainer.total_timesteps < self.config.trainer.total_timesteps and not (self.solved or self.found):
+            print(f"  or: twostep resume {self.folder}")
 
     def _outcome(self, seconds: float, failure: TwostepError | None) -> str:
         trainer, settings = self.trainer, self.config.trainer
@@ -311,7 +315,8 @@ class _Run:
             self._save(self.checkpointer.try_save)
         enough = metrics["episodes"] >= EPISODES_TO_BE_SOLVED
         self.solved = settings.solved_at is not None and enough and metrics["mean_reward"] >= settings.solved_at
-        self.found = self.config.env.id == SYMBOLIC and is_found(self.config.env.kwargs.get("law"), trainer.env)
+        if self.config.env.id == SYMBOLIC and step >= TIME_TO_SETTLE * settings.total_timesteps:
+            self.found = is_found(self.config.env.kwargs.get("law"), trainer.env)
         return not (self.solved or self.found or self._stopping.received is not None)
 
     def _save(self, save: Callable[..., Path | None]) -> None:

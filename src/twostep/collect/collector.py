@@ -24,7 +24,7 @@ from twostep.policies.adapters import as_policy, memory_from, memory_to
 from twostep.policies.fitting import require_keyword, require_spaces
 from twostep.protocols import Curriculum, Step
 from twostep.rollout import RolloutBuffer
-from twostep.runtime import fast_products
+from twostep.runtime import fast_products, suitable_threads
 from twostep.tree import Tree, tree_items, tree_leaves, tree_map, tree_stack, tree_structure
 
 OnNonfinite = Literal["stop", "skip", "reset"]
@@ -147,7 +147,8 @@ class RolloutCollector:
     ) -> RolloutBuffer | None:
         """Collect one rollout; None where numbers that are not finite cut it short and another may be begun."""
         try:
-            return self._rollout(num_steps, context)
+            with suitable_threads(self.policy, self.device):
+                return self._rollout(num_steps, context)
         except NumericsError as error:
             self.reset()
             if last or self.on_nonfinite == "stop":

@@ -28,7 +28,7 @@ from twostep.normalization import ObservationNormalizer, ReturnNormalizer
 from twostep.policies.actor_critic import PRECISIONS, ActorCritic, recordable
 from twostep.policies.adapters import as_policy
 from twostep.rollout import RolloutBuffer
-from twostep.runtime import fast_products
+from twostep.runtime import fast_products, suitable_threads
 from twostep.sequences import Minibatch, Sequences
 from twostep.tree import Tree, tree_map
 
@@ -112,7 +112,8 @@ class PPOOptimizer:
             together = combine_rollouts([rollout, replayed.rollout])
             sequences = self._sequences(together)
         self._adapt_minibatch_size(sequences)
-        with fast_products(len(sequences) * sequences.length // self._number(sequences), self.device):
+        samples = len(sequences) * sequences.length // self._number(sequences)
+        with suitable_threads(self.policy, self.device), fast_products(samples, self.device):
             measured, epochs = self._epochs(sequences, together, custom_loss_fns)
         self._normalize_observations(rollout)
         beside = beside | ({} if self.loss_scale is None else {"loss_scale": self.loss_scale.scale})

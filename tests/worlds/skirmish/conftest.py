@@ -52,7 +52,8 @@ class Scene:
         return outcome["winner"], outcome["reason"]
 
     def part(self, name: str, agent: str) -> float:
-        return self.matches.info(0, *self.place(agent))["reward_parts"][name]
+        ledger = self.matches.ledger
+        return ledger.part_dict(ledger.parts[0][self.place(agent)])[name]
 
     def observe(self, agent: str) -> np.ndarray:
         return self.matches.observer.observe(self.sim)[0][self.place(agent)]
