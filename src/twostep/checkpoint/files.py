@@ -158,7 +158,7 @@ def _content(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(raw)
         version = content["format_version"]
-        if isinstance(version, int) and version > FORMAT_VERSION:
+        if isinstance(version, int) and version > FORMAT_VERSION and (whole or not digest):
             raise NewerFormatError(
                 f"{path} has format_version {version}, and this twostep reads up to {FORMAT_VERSION}. Update twostep."
             )
