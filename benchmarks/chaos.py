@@ -13,6 +13,7 @@ import argparse
 import logging
 import os
 import platform
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -133,6 +134,8 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="run so much of each; only 1 writes the page")
     parser.add_argument("--only", default="", help="run scenarios whose name holds this text")
     arguments = parser.parse_args()
+    for name in ("SIGINT", "SIGHUP"):  # programs that are started in the background ignore them, and so would all here
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
     logging.getLogger("twostep.vector").setLevel(logging.ERROR)  # thousands of warnings are meant to happen
 
     def sized(count: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from twostep.evaluation.scores import CaseScores, CategoryScores, SuiteScores
 
 _WINS, _RETURNS, _WHOLE = "#2b8a5a", "#1f5fa8", "#5f6368"
 _ROW_INCHES, _CATEGORY_INCHES, _WIDTH = 0.36, 0.62, 8.0
-_LONGEST_NAME = 28
+_LONGEST_NAME, _TITLE_CHARACTERS = 28, 78
 _LEGEND = "lines and shades: 95 % intervals; dashed: all cases of a category; n: episodes"
 
 
@@ -27,7 +28,8 @@ def plot_suite(scores: SuiteScores, out_png: str | os.PathLike[str], title: str 
     panels = figure.subplots(len(categories), 1, squeeze=False, height_ratios=heights)[:, 0]
     for panel, category in zip(panels, categories, strict=True):
         _draw(panel, category)
-    figure.suptitle(title or scores.suite, x=0.02, ha="left", fontweight="bold", fontsize=12)
+    lines = textwrap.fill(title or scores.suite, _TITLE_CHARACTERS)
+    figure.suptitle(lines, x=0.02, ha="left", fontweight="bold", fontsize=12)
     figure.supxlabel(_LEGEND, x=0.98, ha="right", fontsize=8, color=_WHOLE)
     path = Path(out_png)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -72,16 +74,8 @@ def _mark_whole(panel: Any, category: CategoryScores) -> None:
     if math.isfinite(low):
         panel.axvspan(low, high, color=_WHOLE, alpha=0.13, linewidth=0)
     panel.axvline(category.score, color=_WHOLE, linestyle="--", linewidth=1.2)
-    panel.text(
-        category.score,
-        1.01,
-        f"all {len(category.cases)}",
-        ha="center",
-        va="bottom",
-        fontsize=8,
-        color=_WHOLE,
-        transform=panel.get_xaxis_transform(),
-    )
+    score = f"{category.score:.0%}" if category.judged_by_wins else f"{category.score:.4g}"
+    panel.set_title(f"all {len(category.cases)}: {score}", loc="right", fontsize=9, color=_WHOLE)
 
 
 def _label(case: CaseScores) -> str:
