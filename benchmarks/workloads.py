@@ -97,7 +97,7 @@ WORKLOADS: dict[str, Workload] = {
         **_NO_VELOCITIES,
     ),
     "C-LSTM-16": Workload(
-        title="the same, twostep in its default sequences of 16 steps",
+        title="CartPole without velocities, LSTM 64; twostep in sequences of 16",
         memory="lstm",
         target=2.0,
         target_against=_AGAINST_CONTRIB,
@@ -109,7 +109,7 @@ WORKLOADS: dict[str, Workload] = {
         title="CartPole without velocities, GRU 64", memory="gru", target=2.0, peers=("rsl_rl",), **_NO_VELOCITIES
     ),
     "C-GRU-16": Workload(
-        title="the same, twostep in its default sequences of 16 steps",
+        title="CartPole without velocities, GRU 64; twostep in sequences of 16",
         memory="gru",
         target=2.0,
         peers=("rsl_rl",),
