@@ -274,14 +274,13 @@ def _evaluated(components: TrainingComponents) -> dict[str, float]:
 
 def _keep(state: TrainingState, components: TrainingComponents) -> None:
     policy = components.ppo.policy
-    score = state.metrics()["mean_reward"] if state.episode_rewards else None
-    about = {"agent_step": state.agent_steps, "epoch": state.epoch, "score": score}
+    about = state.about()
     if components.policy_store is not None:
         components.policy_store.save(f"step_{state.agent_steps:012d}", policy, about)
     if components.checkpointer is not None:
         whole = kept(components.ppo, components.collector, _companions(components)) | state.state_dict()
         manifest = {"policy": described(policy, about)}
-        components.checkpointer.try_save(state.agent_steps, whole, manifest, score=score)
+        components.checkpointer.try_save(state.agent_steps, whole, manifest, score=about["score"])
 
 
 def _go_on(state: TrainingState, components: TrainingComponents) -> None:

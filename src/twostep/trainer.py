@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,7 @@ from twostep.runtime import chosen_device, keep_freed_memory
 from twostep.seeds import training_seeds
 from twostep.stats import StatsLogger
 from twostep.store import described
-from twostep.training_state import RECENT_EPISODES, mean, timings
+from twostep.training_state import Counted, TrainingState, timings
 from twostep.tree import Tree
 from twostep.vector.agents import require_agents
 
@@ -42,7 +41,7 @@ Callback = Callable[["PPOTrainer", dict[str, float]], Any]
 """`fn(trainer, metrics)` after every update; returning False stops the training."""
 
 
-class PPOTrainer:
+class PPOTrainer(Counted):
     """Proximal Policy Optimization in two steps.
 
     >>> trainer = PPOTrainer(policy, env)
@@ -91,9 +90,7 @@ class PPOTrainer:
         self.policy = as_policy(policy, action_space_of(env)).to(self.device)
         self.learner = PPOOptimizer(self.policy, optimizer, self.device, chosen, seed=self._seeds.order)
         self.custom_losses = tuple(custom_losses)
-        self.total_timesteps = self.n_updates = self.n_episodes = 0
-        self.episode_rewards: deque[float] = deque(maxlen=RECENT_EPISODES)
-        self.episode_lengths: deque[int] = deque(maxlen=RECENT_EPISODES)
+        self.state = TrainingState()
         self.interrupted = False
         self.curriculum, self._task_score, self.replay = curriculum, task_score, replay
         parts = {"curriculum": curriculum, "replay": replay}
@@ -178,10 +175,7 @@ class PPOTrainer:
     def _collect(self, collector: RolloutCollector, n_steps: int, context: Mapping[str, Tensor]) -> RolloutBuffer:
         collector.on_nonfinite = self.config.on_nonfinite
         rollout = collector.rollout(n_steps, context)
-        self.total_timesteps += int(rollout.valid.sum())
-        self.n_episodes += len(rollout.episodes)
-        self.episode_rewards.extend(episode.ret for episode in rollout.episodes)
-        self.episode_lengths.extend(episode.length for episode in rollout.episodes)
+        self.state.count(rollout)
         return rollout
 
     def _collector(self, env: Any) -> RolloutCollector:
@@ -205,7 +199,7 @@ class PPOTrainer:
         """Set the environment to a task and return `task_trajectories` of it; their steps count."""
         seed = self._seeds.actions + self.total_timesteps
         trajectories, steps = task_trajectories(self._collector(self.env), task, count, length, seed)
-        self.total_timesteps += steps
+        self.state.agent_steps += steps
         return trajectories
 
     # ------------------------------------------------------------------ phase two: learn
@@ -228,7 +222,7 @@ class PPOTrainer:
         if recompute:
             buffer = self.learner.revalued(buffer)
         metrics = self.learner.update(buffer, self.custom_losses, replayed)
-        self.n_updates += not math.isnan(metrics["loss"])
+        self.state.epoch += not math.isnan(metrics["loss"])
         return metrics
 
     def update(self, buffer: RolloutBuffer, init_state: Tree = None) -> dict[str, float]:
@@ -325,14 +319,9 @@ class PPOTrainer:
         collected = time.perf_counter()
         metrics = self.learn(data) if self.replay is None else self._learn_beside_past(data, self.replay)
         learned = time.perf_counter()
-        return (metrics if self.curriculum is None else metrics | self.curriculum.metrics()) | {
-            "mean_reward": mean(self.episode_rewards),
-            "mean_length": mean(self.episode_lengths),
-            "timesteps": float(self.total_timesteps),
-            "updates": float(self.n_updates),
-            "episodes": float(self.n_episodes),
-            **timings(self.total_timesteps - before, started, collected, learned),
-        }
+        taught = {} if self.curriculum is None else self.curriculum.metrics()
+        steps = self.total_timesteps - before
+        return metrics | taught | self.state.metrics() | timings(steps, started, collected, learned)
 
     def use_replay(self, replay: ReplayBuffer) -> None:
         """Keep what `train` collects from here on, and learn from it again; checkpoints hold its state."""
@@ -357,20 +346,11 @@ class PPOTrainer:
 
     def manifest(self) -> dict[str, Any]:
         """Return what a checkpoint says beside the state: how the policy is built, and how far it has come."""
-        score = mean(self.episode_rewards) if self.episode_rewards else None
-        about = {"agent_step": self.total_timesteps, "epoch": self.n_updates, "score": score}
-        return {"policy": described(self.policy, about)}
+        return {"policy": described(self.policy, self.state.about())}
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that the rest of the training depends on, running episodes included where they can tell."""
-        return {
-            **kept(self.learner, self._own_collector, self.companions),
-            "total_timesteps": self.total_timesteps,
-            "n_updates": self.n_updates,
-            "episodes": self.n_episodes,
-            "episode_rewards": list(self.episode_rewards),
-            "episode_lengths": list(self.episode_lengths),
-        }
+        return kept(self.learner, self._own_collector, self.companions) | self.state.state_dict()
 
     def load_checkpoint(self, path: str | Path, *, same_episodes: bool = True) -> None:
         """Go on from a checkpoint as if training had never stopped: see `load_state_dict`."""
@@ -384,10 +364,7 @@ class PPOTrainer:
         from the state; `restart_reason` tells. Other settings and another device are fine, another optimizer is not.
         """
         take_up(state, self.learner, self._own_collector, self.companions, same_episodes=same_episodes)
-        self.total_timesteps, self.n_updates = state["total_timesteps"], state["n_updates"]
-        self.n_episodes = state["episodes"]
-        self.episode_rewards = deque(state["episode_rewards"], maxlen=RECENT_EPISODES)
-        self.episode_lengths = deque(state["episode_lengths"], maxlen=RECENT_EPISODES)
+        self.state.load_state_dict(state)
 
     @property
     def restart_reason(self) -> str:

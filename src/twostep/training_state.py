@@ -58,6 +58,11 @@ class TrainingState:
             "episodes": float(self.episodes),
         }
 
+    def about(self) -> dict[str, Any]:
+        """Return what a saved policy says of how far it had come; its score is None before the first episode's end."""
+        score = mean(self.episode_rewards) if self.episode_rewards else None
+        return {"agent_step": self.agent_steps, "epoch": self.epoch, "score": score}
+
     def state_dict(self) -> dict[str, Any]:
         """Return all of it as plain containers, by the names that checkpoints have for it."""
         return {
@@ -73,6 +78,37 @@ class TrainingState:
         self.agent_steps, self.epoch, self.episodes = state["total_timesteps"], state["n_updates"], state["episodes"]
         self.episode_rewards = deque(state["episode_rewards"], maxlen=RECENT_EPISODES)
         self.episode_lengths = deque(state["episode_lengths"], maxlen=RECENT_EPISODES)
+
+
+class Counted:
+    """Shows the counters of its `state` by the names that trainers have for them."""
+
+    state: TrainingState
+
+    @property
+    def total_timesteps(self) -> int:
+        """Steps of agents that counted, over all rows."""
+        return self.state.agent_steps
+
+    @property
+    def n_updates(self) -> int:
+        """Rollouts learned from."""
+        return self.state.epoch
+
+    @property
+    def n_episodes(self) -> int:
+        """Episodes that ended."""
+        return self.state.episodes
+
+    @property
+    def episode_rewards(self) -> deque[float]:
+        """Returns of the last episodes."""
+        return self.state.episode_rewards
+
+    @property
+    def episode_lengths(self) -> deque[float]:
+        """Lengths of the last episodes."""
+        return self.state.episode_lengths
 
 
 def timings(steps: int, started: float, collected: float, learned: float) -> dict[str, float]:
