@@ -155,6 +155,14 @@ def test_another_network_is_refused_in_words_and_loaded_into_its_like(store):
     assert torch.equal(unlike.value.weight, before)
 
 
+@pytest.mark.parametrize("action_dist", ["gaussian", "squashed", "beta"])
+@pytest.mark.parametrize("std", ["learned", "fixed", "state"])
+def test_a_policy_is_built_with_every_distribution(store, action_dist, std):
+    """L25: what fills a bounded box asks for its sides, which are known before there are tensors."""
+    policy = small(action_space=spaces.Box(-1, 3, (2,), np.float32), action_dist=action_dist, std=std, init_std=0.5)
+    assert torch.equal(answers(store.save("mine", policy).policy())[1], answers(policy)[1])
+
+
 def test_compiled_policy_is_kept_as_what_it_is(store):
     class Compiled(torch.nn.Module):
         """Made as by `torch.compile`, which takes seconds to begin."""

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         CheckpointError,
         ConfigError,
         EnvError,
+        ExportError,
         NumericsError,
         PolicyError,
         RatioError,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
         plot_comparison,
     )
     from twostep.experience import combine_rollouts, create_fake_rollout_data, load_rollouts, save_rollouts
+    from twostep.export import export_policy
     from twostep.functional import (
         TrainingComponents,
         create_training_components,
@@ -118,6 +120,7 @@ _NAMES_IN = {
         "CheckpointError",
         "ConfigError",
         "EnvError",
+        "ExportError",
         "NumericsError",
         "PolicyError",
         "RatioError",
@@ -138,6 +141,7 @@ _NAMES_IN = {
     ),
     "twostep.experience": ("combine_rollouts", "create_fake_rollout_data", "load_rollouts", "save_rollouts"),
     "twostep.advantages": ("gae",),
+    "twostep.export": ("export_policy",),
     "twostep.functional": (
         "TrainingComponents",
         "create_training_components",
@@ -192,6 +196,7 @@ __all__ = [
     "Episode",
     "EpisodeStats",
     "EvalStats",
+    "ExportError",
     "JsonLinesSink",
     "League",
     "LearningProgressCurriculum",
@@ -253,6 +258,7 @@ __all__ = [
     "default_training_step",
     "evaluate",
     "evaluate_vs_heuristic",
+    "export_policy",
     "functional_training_loop",
     "gae",
     "large_distributed_config",

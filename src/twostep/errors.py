@@ -37,3 +37,7 @@ class NumericsError(TwostepError, FloatingPointError):
 
 class CheckpointError(TwostepError, RuntimeError):
     """A saved state that cannot be written, or is not exactly what was written."""
+
+
+class ExportError(TwostepError, RuntimeError):
+    """A policy that cannot be written as a file for other programs, or would not be the same there."""

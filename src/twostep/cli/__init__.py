@@ -9,14 +9,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from twostep.cli.help import EVAL_HELP, HELP, INSPECT_HELP, PLAY_HELP, RESUME_HELP, train_help
-from twostep.cli.options import UsageError, parse_eval, parse_inspect, parse_play, parse_resume, parse_train
+from twostep.cli.help import EVAL_HELP, EXPORT_HELP, HELP, INSPECT_HELP, PLAY_HELP, RESUME_HELP, train_help
+from twostep.cli.options import (
+    UsageError,
+    parse_eval,
+    parse_export,
+    parse_inspect,
+    parse_play,
+    parse_resume,
+    parse_train,
+)
 from twostep.errors import TwostepError
 from twostep.values import show, suggest
-
-COMMANDS = ("train", "resume", "eval", "play", "inspect")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,35 +64,69 @@ def _dispatch(words: list[str]) -> int:
         near = suggest(command, list(COMMANDS))
         raise UsageError(f"{show(command)} is no command.{near} Commands: {', '.join(COMMANDS)}.")
     if "-h" in rest or "--help" in rest:
-        print(train_help() if command == "train" else _HELP_OF[command])
+        print(_HELP_OF[command]())
         return 0
-    if command == "train":
-        task, changes = parse_train(rest)
-        from twostep.cli.training import load_config, run_training
+    return COMMANDS[command](rest)
 
-        return run_training(load_config(task, changes))
-    if command == "resume":
-        run, changes = parse_resume(rest)
-        from twostep.cli.training import resume_training
 
-        return resume_training(run, changes)
-    if command == "play":
-        wish = parse_play(rest)
-        from twostep.cli.playing import run_play
+def _train(words: list[str]) -> int:
+    task, changes = parse_train(words)
+    from twostep.cli.training import load_config, run_training
 
-        return run_play(wish)
-    if command == "inspect":
-        asked = parse_inspect(rest)
-        from twostep.cli.inspecting import run_inspection
+    return run_training(load_config(task, changes))
 
-        return run_inspection(asked)
-    request = parse_eval(rest)
+
+def _resume(words: list[str]) -> int:
+    run, changes = parse_resume(words)
+    from twostep.cli.training import resume_training
+
+    return resume_training(run, changes)
+
+
+def _eval(words: list[str]) -> int:
+    request = parse_eval(words)
     from twostep.cli.evaluating import run_evaluation
 
     return run_evaluation(request)
 
 
-_HELP_OF = {"resume": RESUME_HELP, "eval": EVAL_HELP, "play": PLAY_HELP, "inspect": INSPECT_HELP}
+def _play(words: list[str]) -> int:
+    request = parse_play(words)
+    from twostep.cli.playing import run_play
+
+    return run_play(request)
+
+
+def _inspect(words: list[str]) -> int:
+    request = parse_inspect(words)
+    from twostep.cli.inspecting import run_inspection
+
+    return run_inspection(request)
+
+
+def _export(words: list[str]) -> int:
+    request = parse_export(words)
+    from twostep.cli.exporting import run_export
+
+    return run_export(request)
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "train": _train,
+    "resume": _resume,
+    "eval": _eval,
+    "play": _play,
+    "inspect": _inspect,
+    "export": _export,
+}
+_HELP_OF: dict[str, Callable[[], str]] = {
+    "train": train_help,
+    "resume": lambda: RESUME_HELP,
+    "eval": lambda: EVAL_HELP,
+    "play": lambda: PLAY_HELP,
+    "inspect": lambda: INSPECT_HELP,
+    "export": lambda: EXPORT_HELP,
+}
 
 
 __all__ = ["main"]

@@ -20,6 +20,7 @@ twostep: PPO in two steps, collect and then learn.
   twostep eval [RUN] [--suite FILE] [--sample]     see how good a trained agent is
   twostep play [RUN_OR_REPLAY]                     watch it: a page for the browser, an animation
   twostep inspect [FILE_OR_FOLDER] [--out FILE]    what is in a rollout, a checkpoint or a run
+  twostep export [RUN] [--out FILE]                write it as ONNX: runs without twostep and torch
   twostep train --help                             every option, its default and what it means
   twostep --version
 
@@ -31,6 +32,7 @@ Examples:
   twostep train symbolic --env.kwargs.law kepler
   twostep eval runs
   twostep play runs
+  twostep export runs --out policy.onnx
 
 Exit codes: 0 done, 1 training failed, 2 wrong input; stopped by Ctrl-C 130, SIGTERM 143, SIGUSR1 138, SIGHUP 129.
 A signal lets the update be finished and saved first; a second one stops at once."""
@@ -83,6 +85,19 @@ twostep inspect [FILE_OR_FOLDER] [--out FILE] [--no_plot]
 
 'twostep train ENV --save_rollouts 20' keeps the newest rollouts in the run's folder. Of a rollout it says size,
 episodes, returns, every column, what was done, how good the critic is, and in words what is remarkable."""
+
+EXPORT_HELP = """\
+twostep export [RUN_OR_POLICY] [--out FILE] [--masks] [--inputs N]
+
+  RUN_OR_POLICY   a run's folder, or a folder of runs, of which the newest is taken; or one saved policy by its
+                  folder or URI (file://, wandb://) [runs]
+  --out FILE      where the file goes [policy.onnx, in the run's folder]
+  --masks         let the file take masks that say which choices are allowed
+  --inputs N      random inputs on which the file must agree with the policy [1000]
+
+The file takes raw observations, one input per group, and normalises them itself; what the policy remembers goes in and
+comes out; actions are the most likely ones, as the environment takes them. It is kept only where onnxruntime says what
+PyTorch says. Needs: pip install 'twostep[export]'. More in docs/export.md."""
 
 _TRAIN_HEAD = """\
 twostep train ENV_OR_YAML [--option value ...]

@@ -12,6 +12,9 @@ from twostep.config.loading import Source
 from twostep.errors import ConfigError
 from twostep.values import convert, parse_text, show, suggest
 
+_COUNTS = ("episodes", "inputs")
+"""Options of which there must be one at least."""
+
 
 class UsageError(ConfigError):
     """Words that make no command."""
@@ -49,6 +52,16 @@ class InspectRequest:
     what: str = EvaluationRequest.run
     out: str | None = None
     plot: bool = True
+
+
+@dataclass(frozen=True)
+class ExportRequest:
+    """What `twostep export` was asked for; without `out` the file goes into the run's folder."""
+
+    what: str = EvaluationRequest.run
+    out: str | None = None
+    masks: bool = False
+    inputs: int = 1_000
 
 
 def parse_train(words: list[str]) -> tuple[str, dict[str, Any]]:
@@ -108,6 +121,12 @@ def parse_inspect(words: list[str]) -> InspectRequest:
     return InspectRequest(**{"what": shown[0]} if shown else {}, **asked)
 
 
+def parse_export(words: list[str]) -> ExportRequest:
+    """Read what to write as a file for other programs, and where."""
+    given, asked = _parse_request(words, "export", {"out": str, "masks": bool, "inputs": int})
+    return ExportRequest(**{"what": given[0]} if given else {}, **asked)
+
+
 def _parse_request(words: list[str], command: str, kinds: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:
     """Return the words that are no options, at most one, and the options; `--no_NAME` switches off."""
     others: list[str] = []
@@ -127,8 +146,9 @@ def _parse_request(words: list[str], command: str, kinds: dict[str, Any]) -> tup
             raise UsageError(f"--{option} is given twice: keep one.")
         text = _value(option, given, remaining, flag=kinds[option] is bool)
         asked[option] = convert(f"--{option}", text, kinds[option], default="20")
-        if kinds[option] is int and asked[option] < (option == "episodes"):
-            raise UsageError(f"--{option}={asked[option]} must be {int(option == 'episodes')} or more: 20 is usual.")
+        least = int(option in _COUNTS)
+        if kinds[option] is int and asked[option] < least:
+            raise UsageError(f"--{option}={asked[option]} must be {least} or more: 20 is usual.")
     if len(others) > 1:
         raise UsageError(f"{show(others[1])} is one word too many after {show(others[0])}: give one run.")
     if wrong := [word for word in others if word.startswith("-")]:

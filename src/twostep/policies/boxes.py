@@ -191,6 +191,7 @@ class Bounds(nn.Module):
         low, high = _inner_float32(space.low.ravel(), np.inf), _inner_float32(space.high.ravel(), -np.inf)
         with np.errstate(over="ignore", invalid="ignore"):
             sides = {"low": low, "high": high, "centre": low / 2 + high / 2, "half_width": high / 2 - low / 2}
+        self._is_finite = bool((sides["half_width"] < AS_GOOD_AS_INFINITE).all())
         for name, side in sides.items():
             self.register_buffer(name, torch.as_tensor(side), persistent=False)
 
@@ -204,7 +205,7 @@ class Bounds(nn.Module):
 
     def require_finite(self, action_dist: str) -> None:
         """Refuse a box that nothing can be stretched over."""
-        if not bool((self.half_width < AS_GOOD_AS_INFINITE).all()):
+        if not self._is_finite:
             raise ConfigError(
                 f"action_dist={action_dist!r} fills the whole box, but {self.space} has sides without end. "
                 "Give the action space finite bounds, or use action_dist='gaussian'."
