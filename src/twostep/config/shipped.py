@@ -19,11 +19,10 @@ def shipped_configs() -> dict[str, str]:
 
 
 def shipped_config(task: str, changes: Mapping[str, Any] | None = None) -> TrainingConfig | None:
-    """Return the settings shipped for an environment's id (or a file's name), or None where there are none."""
-    for name, env_id in shipped_configs().items():
-        if task in (name, env_id):
-            return _read(name, changes or {})
-    return None
+    """Return the settings shipped under a file's name or else for an environment's id, or None where there are none."""
+    shipped = shipped_configs()
+    name = task if task in shipped else next((name for name, env_id in shipped.items() if env_id == task), None)
+    return None if name is None else _read(name, changes or {})
 
 
 def _read(name: str, changes: Mapping[str, Any]) -> TrainingConfig:

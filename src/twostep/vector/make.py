@@ -52,10 +52,10 @@ def make_env(
     """Make `num_envs` environments that step as one.
 
     Args:
-        spec: A Gymnasium id; `"skirmish"` or `"symbolic"`; `"envpool:Id"`; `"module:function"`, which is called once
-            per environment; such a function or class itself, of a single agent or of many (PettingZoo's parallel
-            interface); an object with a method `make()`; or an environment object. Atari ids give ALE's own vector with
-            the usual preprocessing (`twostep.vector.atari`).
+        spec: A Gymnasium id; `"skirmish"`, `"symbolic"` or `"quadruped"`; `"envpool:Id"`; `"module:function"`, which is
+            called once per environment; such a function or class itself, of a single agent or of many (PettingZoo's
+            parallel interface); an object with a method `make()`; or an environment object. Atari ids give ALE's own
+            vector with the usual preprocessing (`twostep.vector.atari`).
         num_envs: Number of environments.
         seed: What the first `reset` without a seed uses.
         vectorization: How a Gymnasium id or a function becomes a vector: by twostep (the fastest way for small
@@ -152,6 +152,8 @@ def _from_name(spec: str, wish: _Wish) -> RowEnv:
         return _skirmish(wish)
     if spec == "symbolic":
         return _symbolic(wish)
+    if spec == "quadruped":
+        return _quadruped(wish)
     module_name, _, name = spec.rpartition(":")
     if module_name == "envpool":
         return _from_envpool(name, wish)
@@ -197,6 +199,17 @@ def _symbolic(wish: _Wish) -> RowEnv:
         return _from_config(config, replace(wish, env_kwargs={}))
     wish.refuse("symbolic", "an expression has a single writer", "agent_ids", "opponent")
     return SymbolicRows(config, wish.num_envs, wish.seed)
+
+
+def _quadruped(wish: _Wish) -> RowEnv:
+    """Make robots that one call steps where nothing stands between them and us, else one by one."""
+    from twostep.worlds.quadruped import QuadrupedConfig, QuadrupedRows
+
+    config = QuadrupedConfig.from_dict(wish.env_kwargs)
+    if wish.num_workers or wish.wrappers or wish.vectorization != "serial":
+        return _from_config(config, replace(wish, env_kwargs={}))
+    wish.refuse("quadruped", "a robot is a single agent", "agent_ids", "opponent")
+    return QuadrupedRows(config, wish.num_envs, wish.seed)
 
 
 def _from_vector_entry_point(env_spec: Any, wish: _Wish) -> RowEnv:

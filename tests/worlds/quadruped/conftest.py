@@ -1,0 +1,3 @@
+import pytest
+
+pytest.importorskip("mujoco", reason="the world of walking robots needs MuJoCo")
