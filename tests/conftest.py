@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 import gymnasium as gym
@@ -17,6 +18,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # Small nets on few cores: more threads only wait for one another.
 torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def compiled_code(tmp_path_factory):
+    """Keep what is compiled in the tests' own folder, for all of their processes."""
+    folder = tmp_path_factory.getbasetemp()
+    shared = folder.parent if os.environ.get("PYTEST_XDIST_WORKER") else folder
+    os.environ["XDG_CACHE_HOME"] = str(shared / "compiled")
 
 
 class CountingEnv(gym.Env):

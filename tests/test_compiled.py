@@ -1,24 +1,21 @@
-"""Compiled code takes over from recordings at a counted call, gives the same numbers, and a saved run goes on alike."""
+"""Machine code takes over from recordings at a counted call, gives the same numbers, and a saved run goes on alike."""
 
 from __future__ import annotations
 
-import math
 from copy import deepcopy
 
 import pytest
 import torch
 
-from twostep import PPOConfig, PPOOptimizer
+from twostep import AgentConfig, PPOConfig, PPOOptimizer, PPOTrainer, RolloutBuffer, make_env, make_policy
 from twostep.compiled import Compiled
-
-pytestmark = pytest.mark.filterwarnings("ignore")  # the compiler's own are none of ours
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch, tmp_path):
-    """Record at the first call, and keep what is compiled out of everybody's way."""
+def soon(monkeypatch):
+    """Record at the first call, and act in machine code after few."""
     monkeypatch.setattr("twostep.recorded.PATIENCE", 1)
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
+    monkeypatch.setattr("twostep.collect.acting.COMPILED_AFTER", 6)
 
 
 def weights(learner):
@@ -32,36 +29,73 @@ def learn(rollout, policy, updates, **settings):
     return learner, metrics
 
 
-@pytest.mark.slow
-def test_compiled_code_learns_the_same_and_goes_on_the_same(collected):
+def gone_over(function):
+    return list(function.state_dict().values()).count(-1)
+
+
+@pytest.mark.parametrize("memory", ["none", "gru", "lstm"])
+def test_machine_code_learns_the_same_and_goes_on_the_same(collected, memory):
     """The weights agree up to rounding, and a run that was saved while compiled goes on to the last bit."""
-    rollout, policy = collected()
+    rollout, policy = collected(memory=memory)
     recorded, _ = learn(rollout, policy, 4, compile_after=0)
     compiled, _ = learn(rollout, policy, 3, compile_after=6)
     resumed = PPOOptimizer(deepcopy(compiled.policy), config=compiled.config)
     resumed.load_state_dict(deepcopy(compiled.state_dict()))
     metrics = compiled.update(rollout)
-    assert len(compiled._recorded.state_dict()["compiled"]) == 1
+    assert gone_over(compiled._recorded) == 1
     assert metrics["grad_norm"] > 0
     assert torch.allclose(weights(recorded), weights(compiled), atol=1e-4)
+    assert not torch.equal(weights(recorded), weights(compiled)), "nothing was compiled"
     resumed.update(rollout)
     assert torch.equal(weights(resumed), weights(compiled))
 
 
-def test_loops_over_time_are_not_compiled(collected):
-    """Policies with memory stay with their recordings, whose hundreds of operations would take minutes to compile."""
-    rollout, policy = collected(memory="gru")
-    learner, _ = learn(rollout, policy, 3, compile_after=6)
-    assert learner._recorded.state_dict()["compiled"] == []
+@pytest.mark.parametrize("cut", [1, 2, 3])
+@pytest.mark.parametrize("memory", ["none", "lstm"])
+def test_a_run_that_is_cut_around_the_change_goes_on_to_the_last_bit(memory, cut):
+    """Before the compiler is started, while it works, and after the change: acting and learning alike."""
+
+    def trainer():
+        env = make_env("CartPole-v1", num_envs=2, seed=3)
+        policy = make_policy(env, AgentConfig(memory=memory, hidden_size=16, memory_size=16), seed=3)
+        config = PPOConfig(rollout_steps=4, update_epochs=2, num_minibatches=1, compile_after=5)
+        return PPOTrainer(policy, env, config, device="cpu", seed=3)
+
+    whole, first, second = trainer(), trainer(), trainer()
+
+    def go_on(one, updates):
+        for _ in range(updates):
+            one.learn(one.collect_rollouts(4))
+
+    go_on(whole, 5)
+    go_on(first, cut)
+    second.load_state_dict(deepcopy(first.state_dict()))
+    go_on(second, 5 - cut)
+    assert torch.equal(weights(whole.learner), weights(second.learner))
+    assert gone_over(whole.learner._recorded) == gone_over(second.learner._recorded) == 1
+
+
+def test_the_ratio_stays_1_in_machine_code():
+    """What acts in machine code and what learns from it agree on every probability."""
+    env = make_env("CartPole-v1", num_envs=4, seed=0)
+    trainer = PPOTrainer(make_policy(env, seed=0), env, PPOConfig(rollout_steps=16, compile_after=3), device="cpu")
+    for _ in range(6):
+        rollout = trainer.collect_rollouts(16)
+        first = PPOOptimizer(deepcopy(trainer.policy), config=PPOConfig(update_epochs=1, num_minibatches=1))
+        assert first.update(RolloutBuffer.from_dict(rollout))["ratio_error"] < 2e-6
+        trainer.learn(rollout)
+    assert gone_over(trainer.learner._recorded) == 1
+    (collector,) = trainer._collectors.values()
+    assert gone_over(collector.actor) == 1
 
 
 def test_short_runs_never_compile(collected, monkeypatch):
     monkeypatch.setattr("twostep.compiled.machine_code", lambda *_: pytest.fail("compiled"))
     rollout, policy = collected()
     learner, _ = learn(rollout, policy, 3)
-    assert 0 < learner._recorded.state_dict()["work"] < 50_000
-    learner, _ = learn(rollout, policy, 3, compile_after=0)
-    assert learner._recorded.after == math.inf
+    assert gone_over(learner._recorded) == 0
+    learner, _ = learn(rollout, policy, 30, compile_after=0)
+    assert gone_over(learner._recorded) == 0
 
 
 @pytest.mark.parametrize("code", [None, lambda *inputs: [torch.zeros(3)]])
@@ -73,4 +107,19 @@ def test_without_a_compiler_or_with_a_wrong_one_the_recording_stays(monkeypatch,
     for number in range(1, 12):
         (result,) = function((torch.full((3,), float(number)),))
         assert torch.equal(result, torch.full((3,), 2.0 * number))
-    assert function.state_dict()["compiled"] == []
+
+
+def test_random_numbers_are_those_of_the_recording():
+    """The same draws from the same generator, in machine code as before it."""
+    module = torch.nn.Linear(3, 1)
+
+    def draws(after):
+        generator = torch.Generator().manual_seed(5)
+
+        def fn(tree):
+            return (torch.empty(3).uniform_() + tree[0],)
+
+        function = Compiled(module, fn, generator, after=after)
+        return torch.stack([function((torch.zeros(3),))[0] for _ in range(12)])
+
+    assert torch.equal(draws(after=4), draws(after=float("inf")))

@@ -63,9 +63,11 @@ class Recording:
         self.fixed, self.result = fixed, result
         self.generator = generator or torch.default_generator
         self.exchange = self.draws is None and generator is not None
+        self.calls = 0
 
     def __call__(self, tree: Tree) -> Tree:
         """Do the operations."""
+        self.calls += 1
         if self.exchange:
             with drawing_from(self.generator), torch.no_grad():
                 return tree_filled(self.result, self.operations(*self.fixed, *tree_leaves(tree)))
@@ -106,10 +108,11 @@ class Recorded:
 
     def __call__(self, tree: Tree, key: Any = None) -> Tree:
         """Call the function, or replay what it did with tensors of these shapes."""
-        called = signature(tree, key)
-        recording = self.recordings.get(called)
-        if recording is not None:
-            return recording(tree)
+        recording = self.recording(tree, key)
+        return self._early(signature(tree, key), tree) if recording is None else recording(tree)
+
+    def _early(self, called: Any, tree: Tree) -> Tree:
+        """Call the function itself, and record it at the last of the first few calls."""
         self._calls[called] += 1
         result = self._called(tree)
         if self._calls[called] == PATIENCE:

@@ -7,9 +7,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from twostep.compiled import Compiled
 from twostep.policies.actor_critic import recordable
-from twostep.recorded import Recorded, Recording, drawing_from
+from twostep.recorded import Recording, drawing_from
 from twostep.tree import Tree, tree_map
+
+COMPILED_AFTER = 1_000
+"""Steps after which acting becomes machine code."""
 
 
 class Acted(NamedTuple):
@@ -33,10 +37,19 @@ class Actor:
 
     def __init__(self, policy: Any, generator: torch.Generator) -> None:
         self.policy, self.generator = policy, generator
-        self._recorded: Recorded | None = None
+        self._recorded: Compiled | None = None
         if recordable(policy, generator.device):
-            self._recorded = Recorded(policy, self._act, generator)
+            self._recorded = Compiled(policy, self._act, generator, after=COMPILED_AFTER)
         self._replay: Recording | None = None
+
+    def state_dict(self) -> dict[str, int]:
+        """Return how far the way to machine code is gone."""
+        return {} if self._recorded is None else self._recorded.state_dict()
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on from there."""
+        if self._recorded is not None:
+            self._recorded.load_state_dict(state)
 
     def begin(self) -> None:
         """Notice what became of the policy since the last rollout, in which nothing but numbers changes."""

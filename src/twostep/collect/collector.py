@@ -108,11 +108,12 @@ class RolloutCollector:
         episodes, from seeds that follow from this state.
         """
         running, self.restart_reason = kept(self)
-        return {"generator": generator_state(self.generator), "running": running}
+        return {"generator": generator_state(self.generator), "acting": self.actor.state_dict(), "running": running}
 
     def load_state_dict(self, state: dict[str, Any], *, same_episodes: bool = True) -> None:
         """Go on exactly where `state_dict` was taken; without `same_episodes`, or where rows differ, in new ones."""
         restore_generator(self.generator, state["generator"])
+        self.actor.load_state_dict(state["acting"])
         self.reset()
         self.restart_reason = taken_up(self, state["running"]) if same_episodes else "the environments are not the same"
         if self.restart_reason:

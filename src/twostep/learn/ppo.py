@@ -279,7 +279,7 @@ class PPOOptimizer:
         return flat, norm
 
     def _recording(self) -> Compiled:
-        return Compiled(self.policy, self._recordable, self.config.compile_after or math.inf)
+        return Compiled(self.policy, self._recordable, after=self.config.compile_after or math.inf)
 
     def _recordable(self, tree: Tree) -> tuple[Tensor, Metrics]:
         """Do what `_gradient` does, as a function of nothing but tensors."""

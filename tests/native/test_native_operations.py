@@ -1,0 +1,212 @@
+"""Every operation that is written in C gives what torch gives, for all kinds of shapes, views and special numbers."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from twostep.native import lowered, machine_code
+
+NAN, INF = math.nan, math.inf
+
+
+def compiled(function, *examples):
+    graph = make_fx(function)(*[example.clone() for example in examples])
+    program = lowered(graph, list(examples))
+    assert program is not None, "no kernel is written for this"
+    code = machine_code(program)
+    assert code is not None
+    return code
+
+
+def agree(function, *inputs, rtol=2e-6, atol=1e-6):
+    found = compiled(function, *inputs)(*inputs)
+    expected = function(*[tensor.clone() for tensor in inputs])
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == other.dtype
+        torch.testing.assert_close(one, other, rtol=rtol, atol=atol, equal_nan=True)
+
+
+def one(function, x):
+    return [function(x)]
+
+
+SPECIAL = torch.tensor([
+    0.0, -0.0, 1.0, -1.0, 0.3, -0.3, 0.624, 0.626, 5.0, -5.0, 20.0, -20.0, 88.0, -87.0, 100.0, -200.0,
+    1e-30, -1e-30, 1e30, -1e30, INF, -INF, NAN,
+])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "function",
+    [torch.exp, torch.tanh, torch.sigmoid, torch.expm1, torch.relu, torch.nn.functional.elu, torch.abs, torch.neg,
+     torch.square, torch.reciprocal, torch.nn.functional.silu, lambda x: x.clamp(-1, 1), lambda x: x.clamp_min(0.5),
+     lambda x: torch.where(x > 0, x, 2.0), lambda x: torch.minimum(x, x.neg()), lambda x: torch.maximum(x, x.neg()),
+     lambda x: 3 - 2 * x, lambda x: x.pow(2), lambda x: x.masked_fill(x > 1, 7.0), lambda x: x / 3],
+)  # fmt: skip
+def test_functions_of_one_number(function):
+    """Infinity and NaN go through as in torch, and other numbers to the last digits."""
+    agree(lambda x: [function(x)], SPECIAL)
+
+
+@pytest.mark.parametrize("function", [torch.log, torch.sqrt])
+def test_functions_of_positive_numbers(function):
+    agree(
+        lambda x: [function(x)],
+        torch.tensor([0.0, 1e-30, 1e-10, 0.5, 0.7, 0.7072, 1.0, 2.0, 1e10, 1e38, INF, NAN, -1.0]),
+    )
+
+
+def test_functions_are_exact_to_the_last_digits_everywhere():
+    """A million numbers against double precision."""
+    x = torch.linspace(-90, 90, 1_000_000)
+    for function in (torch.exp, torch.tanh, torch.sigmoid):
+        (found,) = compiled(partial(one, function), x)(x)
+        expected = function(x.double())
+        normal = (expected > -2) & (expected.abs() > 1e-37) & (expected < 3.4e38)
+        error = ((found.double() - expected).abs() / expected.abs())[normal].max()
+        assert error < 4e-7, function
+    x = torch.logspace(-37, 37, 1_000_000)
+    (found,) = compiled(lambda x: [x.log()], x)(x)
+    assert ((found.double() - x.double().log()).abs() / x.double().log().abs().clamp_min(0.1)).max() < 4e-7
+
+
+sizes = st.integers(1, 40)
+
+
+@settings(deadline=None, max_examples=12)
+@given(batch=st.integers(1, 3), rows=sizes, inner=sizes, columns=st.integers(1, 90), turned=st.booleans(), seed=sizes)
+def test_products_of_every_shape(batch, rows, inner, columns, turned, seed):
+    """Against double precision, with rows of either matrix in memory the one or the other way round."""
+    torch.manual_seed(seed)
+    a = torch.randn(batch, rows, inner)
+    b = torch.randn(batch, columns, inner) if turned else torch.randn(batch, inner, columns)
+    bias = torch.randn(batch, 1, columns)
+
+    def function(a, b, bias):
+        b = b.transpose(1, 2) if turned else b
+        return [
+            torch.bmm(a, b),
+            torch.baddbmm(bias, a, b, beta=2, alpha=3),
+            torch.bmm(b.transpose(1, 2), a.transpose(1, 2)),
+            torch.addmm(bias[0, 0], a[0], b[0]),
+        ]
+
+    found = compiled(function, a, b, bias)(a, b, bias)
+    for one, other in zip(found, function(a.double(), b.double(), bias.double()), strict=True):
+        assert (one.double() - other).abs().max() <= 1e-5 * max(1.0, float(other.abs().max()))
+
+
+@settings(deadline=None, max_examples=10)
+@given(a=st.integers(1, 5), b=st.integers(1, 6), c=st.integers(1, 20), seed=sizes)
+def test_sums_and_picking(a, b, c, seed):
+    torch.manual_seed(seed)
+    x, index = torch.randn(a, b, c), torch.randint(0, c, (a, b, 1))
+
+    def function(x, index):
+        y = x.transpose(0, 2)
+        spread = torch.zeros_like(x).scatter_add(-1, index, x[..., :1])
+        return [
+            x.sum(), x.sum(0), x.sum(1, keepdim=True), x.sum(-1), y.sum((0, 2)), x.max(), x.amax(-1), x.argmax(-1),
+            x.log_softmax(-1), x.gather(-1, index), spread, torch.linalg.vector_norm(x), x.mean(-1),
+        ]  # fmt: skip
+
+    agree(function, x, index, rtol=1e-5, atol=1e-5)
+
+
+def test_the_gradient_of_log_softmax():
+    logits, direction = torch.randn(7, 5), torch.randn(7, 5)
+
+    def function(logits, direction):
+        return [torch.ops.aten._log_softmax_backward_data(direction, logits.log_softmax(-1), -1, torch.float32)]
+
+    agree(function, logits, direction)
+
+
+def test_what_is_written_in_place_is_seen_by_every_view():
+    """Chains of operations in place, into `out=`, and on overlapping views of one memory keep their order."""
+    x = torch.randn(6, 8)
+
+    def function(x):
+        y = x + 1
+        left, right = y.chunk(2, dim=-1)
+        left.mul_(right)  # changes y
+        before = y.sum(-1)
+        torch.add(left, 5.0, out=right)
+        y[1:3].copy_(y[3:5] * 2)
+        z = y.t() + y.t().neg().abs_()
+        y.zero_()
+        return [before, y + z.t(), left, right.clone(), z]
+
+    agree(function, x)
+
+
+def test_results_have_memory_of_their_own_and_alias_as_in_torch():
+    """What one call returned is not touched by the next; two names of one result stay two names of it."""
+
+    def function(x):
+        y = x * 2
+        return [y, y[0], y.t(), x.view(-1), y.sum(), y.max()]
+
+    x = torch.randn(3, 4)
+    code = compiled(function, x)
+    first = code(x)
+    kept = [result.clone() for result in first]
+    code(torch.zeros(3, 4))
+    for result, before in zip(first, kept, strict=True):
+        assert torch.equal(result, before)
+    first[0][0, 0] = 77.0
+    assert first[1][0] == 77.0
+    assert first[2][0, 0] == 77.0
+    assert first[3].data_ptr() == x.data_ptr()
+
+
+def test_inputs_may_lie_in_memory_in_any_way():
+    code = compiled(lambda x: [x + 1], torch.randn(3, 4))
+    turned = torch.randn(4, 3).t()
+    assert torch.equal(code(turned)[0], turned + 1)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: [torch.rand_like(x) + x],
+        lambda x: [x.double() * 2],
+        lambda x: [torch.fft.fft(x).real],
+        lambda x: [x.add_(1)],
+        lambda x: [x.new_zeros(0, 3), x * 1],
+        lambda x: [torch.linalg.vector_norm(x, 1)],
+    ],
+    ids=["random", "double", "unknown", "into its input", "empty", "another norm"],
+)
+def test_what_is_not_written_is_refused(function):
+    """Nothing is guessed: what is not known goes on as it was."""
+    x = torch.randn(4)
+    assert lowered(make_fx(function)(x.clone()), [x]) is None
+
+
+def test_code_is_compiled_once(monkeypatch, tmp_path):
+    """The second process finds the library of the first; without a compiler there is none."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    x = torch.randn(3)
+    program = lowered(make_fx(lambda x: [x * 3])(x), [x])
+    assert machine_code(program) is not None
+    (library,) = (tmp_path / "twostep").iterdir()
+    monkeypatch.setattr("twostep.native.building._compile", lambda *_: pytest.fail("compiled again"))
+    assert machine_code(lowered(make_fx(lambda x: [x * 3])(x), [x])) is not None
+    assert library.suffix == ".so"
+
+
+@pytest.mark.parametrize("compiler", ["false", "/nowhere/cc"])
+def test_without_a_compiler_that_works_there_is_no_code(monkeypatch, tmp_path, compiler):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CC", compiler)
+    x = torch.randn(3)
+    assert machine_code(lowered(make_fx(lambda x: [x * 3])(x), [x])) is None
+    assert list((tmp_path / "twostep").iterdir()) == []
