@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from twostep.cli.help import EVAL_HELP, EXPORT_HELP, HELP, INSPECT_HELP, PLAY_HELP, RESUME_HELP, train_help
+from twostep.cli.help import EVAL_HELP, EXPORT_HELP, HELP, INSPECT_HELP, PLAY_HELP, RESUME_HELP, TUNE_HELP, train_help
 from twostep.cli.options import (
     UsageError,
     parse_eval,
@@ -20,6 +20,7 @@ from twostep.cli.options import (
     parse_play,
     parse_resume,
     parse_train,
+    parse_tune,
 )
 from twostep.errors import TwostepError
 from twostep.values import show, suggest
@@ -104,6 +105,13 @@ def _inspect(words: list[str]) -> int:
     return run_inspection(request)
 
 
+def _tune(words: list[str]) -> int:
+    request = parse_tune(words)
+    from twostep.cli.tuning import run_tuning
+
+    return run_tuning(request)
+
+
 def _export(words: list[str]) -> int:
     request = parse_export(words)
     from twostep.cli.exporting import run_export
@@ -117,6 +125,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "eval": _eval,
     "play": _play,
     "inspect": _inspect,
+    "tune": _tune,
     "export": _export,
 }
 _HELP_OF: dict[str, Callable[[], str]] = {
@@ -125,6 +134,7 @@ _HELP_OF: dict[str, Callable[[], str]] = {
     "eval": lambda: EVAL_HELP,
     "play": lambda: PLAY_HELP,
     "inspect": lambda: INSPECT_HELP,
+    "tune": lambda: TUNE_HELP,
     "export": lambda: EXPORT_HELP,
 }
 

@@ -20,6 +20,7 @@ twostep: PPO in two steps, collect and then learn.
   twostep eval [RUN] [--suite FILE] [--sample]     see how good a trained agent is
   twostep play [RUN_OR_REPLAY]                     watch it: a page for the browser, an animation
   twostep inspect [FILE_OR_FOLDER] [--out FILE]    what is in a rollout, a checkpoint or a run
+  twostep tune ENV_OR_YAML --space lr,clip ...     search for settings that learn better
   twostep export [RUN] [--out FILE]                write it as ONNX: runs without twostep and torch
   twostep train --help                             every option, its default and what it means
   twostep --version
@@ -98,6 +99,24 @@ twostep export [RUN_OR_POLICY] [--out FILE] [--masks] [--inputs N]
 The file takes raw observations, one input per group, and normalises them itself; what the policy remembers goes in and
 comes out; actions are the most likely ones, as the environment takes them. It is kept only where onnxruntime says what
 PyTorch says. Needs: pip install 'twostep[export]'. More in docs/export.md."""
+
+TUNE_HELP = """\
+twostep tune ENV_OR_YAML [--space NAMES] [--trials N] [--workers N] [--option value ...]
+
+  ENV_OR_YAML     what 'twostep train' takes; so do all other options here, which then hold in every trial
+  --space NAMES   what is searched: names of settings, each with a range or values where the usual ones are not meant:
+                  lr,clip=0.1/0.2/0.3,update_epochs=2..10 [lr,clip,ent,bptt]
+  --grid          try every combination of a few values once; for lr,clip,ent,bptt these are 81
+  --trials N      trainings to be tried [30, or all of the grid]
+  --workers N     processes that train at the same time [1]
+  --seeds N       trainings of different seeds per trial, whose mean counts [1]
+  --metric NAME   what is to be large at the end, as metrics.jsonl calls it [mean_reward]
+  --pruner NAME   what gives up on the way: median, halving or none [median]
+  --out FOLDER    where all of it goes [tune-NAME, in the folder of runs]
+
+The same command goes on with a study that was stopped, by Ctrl-C or a crash, with nothing lost: trainings under way
+go on from what they saved. A trial that fails is noted, and the next one begins. At the end, and whenever it is
+stopped: report.md, study.png, and best.yaml, which 'twostep train' takes. Needs: pip install 'twostep[tune]'."""
 
 _TRAIN_HEAD = """\
 twostep train ENV_OR_YAML [--option value ...]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from twostep.config import VOCABULARY, UnknownSettingError
@@ -12,7 +12,7 @@ from twostep.config.loading import Source
 from twostep.errors import ConfigError
 from twostep.values import convert, parse_text, show, suggest
 
-_COUNTS = ("episodes", "inputs")
+_COUNTS = ("episodes", "inputs", "trials", "workers", "seeds")
 """Options of which there must be one at least."""
 
 
@@ -62,6 +62,20 @@ class ExportRequest:
     out: str | None = None
     masks: bool = False
     inputs: int = 1_000
+
+
+@dataclass(frozen=True)
+class TuneRequest:
+    """What `twostep tune` was asked for; without `out` the study's folder is named by what is trained."""
+
+    task: str
+    changes: dict[str, Any]
+    space: str = "lr,clip,ent,bptt"
+    trials: int | None = None
+    workers: int = 1
+    out: str | None = None
+    study: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What makes it another study: grid, seeds, metric, pruner."""
 
 
 def parse_train(words: list[str]) -> tuple[str, dict[str, Any]]:
@@ -125,6 +139,33 @@ def parse_export(words: list[str]) -> ExportRequest:
     """Read what to write as a file for other programs, and where."""
     given, asked = _parse_request(words, "export", {"out": str, "masks": bool, "inputs": int})
     return ExportRequest(**{"what": given[0]} if given else {}, **asked)
+
+
+def parse_tune(words: list[str]) -> TuneRequest:
+    """Read what to search, how, and the settings that all trials share."""
+    study = {"grid": bool, "seeds": int, "metric": str, "pruner": str}
+    kinds = {"space": str, "trials": int, "workers": int, "out": str, **study}
+    own, others = _divided(words, kinds)
+    _, asked = _parse_request(own, "tune", kinds)
+    tasks, changes = _parse_settings(others)
+    if not tasks:
+        raise UsageError("tune needs an environment or a YAML file, such as 'twostep tune CartPole-v1 --space lr,ent'.")
+    about = {name: asked.pop(name) for name in study if name in asked}
+    return TuneRequest(tasks[0], changes, **asked, study=about)
+
+
+def _divided(words: list[str], kinds: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """Part the words of a command's own options from all others."""
+    own: list[str] = []
+    others: list[str] = []
+    remaining = _Words(words)
+    for word in remaining:
+        name, equals, _ = word.removeprefix("--").partition("=")
+        mine = word.startswith("--") and name in kinds
+        (own if mine else others).append(word)
+        if mine and not equals and kinds[name] is not bool and not remaining.peek().startswith("--"):
+            own.append(next(remaining, ""))
+    return own, others
 
 
 def _parse_request(words: list[str], command: str, kinds: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:

@@ -65,6 +65,10 @@ def load_config(task: str, changes: dict[str, Any]) -> TrainingConfig:
     return shipped_config(task, changes) or TrainingConfig.from_dict({"env": {"id": task}}, changes)
 
 
+Watch = Callable[[int, dict[str, float]], bool]
+"""Is told steps and metrics after each update; False ends the training."""
+
+
 class GoingOn(NamedTuple):
     """Where a run goes on."""
 
@@ -75,14 +79,14 @@ class GoingOn(NamedTuple):
     """Whether environments go on in the middle of their episodes, where their state could be kept."""
 
 
-def run_training(config: TrainingConfig, going_on: GoingOn | None = None) -> int:
+def run_training(config: TrainingConfig, going_on: GoingOn | None = None, watch: Watch | None = None) -> int:
     """Train, save and report, in a new folder or in that of a run that goes on; return the exit code."""
     started = time.monotonic()
     if config.trainer.suite:
         load_suite(config.trainer.suite)  # what is wrong with it is said before anything is made
     if going_on is not None:
         with RunLock(going_on.folder):
-            return _train_in(going_on.folder, *build(config), config, started, going_on)
+            return _train_in(going_on.folder, *build(config), config, started, going_on, watch)
     env, trainer = build(config)
     try:
         trainer.rehearse()
@@ -91,7 +95,7 @@ def run_training(config: TrainingConfig, going_on: GoingOn | None = None) -> int
         env.close()
         raise
     with RunLock(folder):
-        return _train_in(folder, env, trainer, config, started)
+        return _train_in(folder, env, trainer, config, started, watch=watch)
 
 
 def _train_in(
@@ -101,6 +105,7 @@ def _train_in(
     config: TrainingConfig,
     started: float,
     going_on: GoingOn | None = None,
+    watch: Watch | None = None,
 ) -> int:
     try:
         if config.replay.kept:
@@ -110,7 +115,7 @@ def _train_in(
         if going_on is not None:
             _go_on(trainer, going_on)
             config.save_yaml(folder / CONFIG_FILE, "Every setting of this run, as it went on last.")
-        run = _Run(config, trainer, folder)
+        run = _Run(config, trainer, folder, watch)
         with Stopping() as stopping, run.progress:
             failure = run.train(stopping)
         run.report(time.monotonic() - started, failure)
@@ -216,8 +221,8 @@ def device_named(name: str) -> str | None:
 class _Run:
     """One training with all that watches it."""
 
-    def __init__(self, config: TrainingConfig, trainer: PPOTrainer, folder: Path) -> None:
-        self.config, self.trainer, self.folder = config, trainer, folder
+    def __init__(self, config: TrainingConfig, trainer: PPOTrainer, folder: Path, watch: Watch | None = None) -> None:
+        self.config, self.trainer, self.folder, self.watch = config, trainer, folder, watch
         self.solved = self.found = False
         self.progress: Any = _Silence()
         if config.logging.progress:
@@ -317,7 +322,8 @@ class _Run:
         self.solved = settings.solved_at is not None and enough and metrics["mean_reward"] >= settings.solved_at
         if self.config.env.id == SYMBOLIC and step >= TIME_TO_SETTLE * settings.total_timesteps:
             self.found = is_found(self.config.env.kwargs.get("law"), trainer.env)
-        return not (self.solved or self.found or self._stopping.received is not None)
+        unwanted = self.watch is not None and not self.watch(step, metrics)
+        return not (self.solved or self.found or unwanted or self._stopping.received is not None)
 
     def _save(self, save: Callable[..., Path | None]) -> None:
         save(self.trainer.total_timesteps, self.trainer.state_dict(), self.trainer.manifest())

@@ -64,7 +64,7 @@ def _draw_returns(panel: Any, rows: list[dict[str, Any]], title: str, solved_at:
         panel.legend(loc="best", frameon=False)
     panel.set_ylabel("return")
     panel.set_title(title, loc="left", fontweight="bold")
-    _tidy(panel)
+    tidy(panel)
 
 
 def _draw_evaluations(panel: Any, rows: list[dict[str, Any]]) -> None:
@@ -89,17 +89,18 @@ def _draw_evaluations(panel: Any, rows: list[dict[str, Any]]) -> None:
     episodes = f"{int(rows[-1]['episodes'])} {'matches' if matches else 'episodes'} each"
     interval = ", 95 % interval" if bounded else ""
     panel.set_title(f"evaluation: {what} ({episodes}{interval})", loc="left", fontsize=9, color=_EVALUATED)
-    _tidy(panel)
+    tidy(panel)
 
 
 def _draw_health(panel: Any, rows: list[dict[str, Any]], name: str, label: str, color: str) -> None:
     steps, values = _series(rows, name)
     panel.plot(steps, values, color=color, linewidth=1.2)
     panel.set_title(label, loc="left", fontsize=9, color=color)
-    _tidy(panel)
+    tidy(panel)
 
 
-def _tidy(panel: Any) -> None:
+def tidy(panel: Any) -> None:
+    """Give a panel the look of all pictures here: no box, faint lines to read values by."""
     panel.spines[["top", "right"]].set_visible(False)
     panel.grid(axis="y", color="#e6e6e6", linewidth=0.8)
     panel.set_axisbelow(True)
