@@ -277,7 +277,7 @@ def test_each_action_space_reaches_the_environment_in_its_own_form() -> None:
     parts = (np.array([[1, 2], [0, 0]]), np.array([[0, 1], [1, 1]]))
     env.step({"choice": np.array([2, 0]), "parts": parts, "force": force})
     taken = env.envs[0].actions[0]
-    assert type(taken["choice"]) is int
+    assert type(taken["choice"]) is np.int64, "as the space samples it"
     assert taken["choice"] == 2
     assert taken["parts"][0].tolist() == [1, 2]
     assert taken["parts"][1].dtype == np.int8

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from twostep.errors import NumericsError, PolicyError, RolloutError
+from twostep.learn.adam import Adam, AdamW
 from twostep.learn.settings import PPOConfig
 from twostep.policies.actor_critic import ActorCritic
 from twostep.policies.encoders import space_tree
@@ -43,7 +44,7 @@ def learnable(policy: nn.Module) -> tuple[list[nn.Parameter], tuple[int, ...]]:
 
 def make_optimizer(parameters: list[nn.Parameter], config: PPOConfig) -> torch.optim.Optimizer:
     """Build Adam or AdamW, in its fused form; parameters that are frozen now may be set free later."""
-    kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+    kinds = {"adam": Adam, "adamw": AdamW}
     return kinds[config.optimizer](
         parameters, lr=config.lr, eps=config.adam_eps, weight_decay=config.weight_decay, fused=True
     )

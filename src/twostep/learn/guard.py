@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from twostep.errors import NumericsError
+from twostep.learn.adam import Adam, AdamW
 from twostep.learn.losses import Metrics
 from twostep.learn.metrics import means
 
@@ -26,6 +27,7 @@ class Guard:
 
     def __init__(self, policy: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
         self._policy, self._optimizer = policy, optimizer
+        self._advance = optimizer.advance if isinstance(optimizer, (Adam, AdamW)) else optimizer.step
         fused = all(group.get("fused") for group in optimizer.param_groups)
         self._decides_there = device.type == "cuda" and fused and hasattr(optimizer, "_step_supports_amp_scaling")
 
@@ -41,7 +43,7 @@ class Guard:
             optimizer.step()
             return
         if all(math.isfinite(metrics[name]) for name in _LOOKED_AT):
-            self._optimizer.step()
+            self._advance()
         elif stop:
             raise NumericsError(self._words(metrics, number))
 

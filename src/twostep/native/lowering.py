@@ -195,7 +195,7 @@ class Lowering(fx.Interpreter):
         if b.stride(-1) != 1 and b.shape[-1] >= _WIDE:
             b = self._turned(b)
         tensors = [result, a, b] if bias is None else [result, a, b, bias.expand(result.shape)]
-        strides = [(0, *tensor.stride()) if tensor.dim() == 2 else cast("Any", tensor.stride()) for tensor in tensors]
+        strides: list[Any] = [tensor.stride() if tensor.dim() == 3 else (0, *tensor.stride()) for tensor in tensors]
         batch = result.shape[0] if result.dim() == 3 else 1
         sizes = (batch, a.shape[-2], b.shape[-1], a.shape[-1])
         views = [self.program.view(tensor) for tensor in (a, b)]

@@ -13,7 +13,7 @@ from twostep.vector.agents import AgentId, Opponent, neutral_action
 from twostep.vector.masks import MASK_KEY
 from twostep.vector.places import env_name, raise_at, raised_by_us
 from twostep.vector.snapshots import put, taken
-from twostep.vector.spaces import observation_memory, row_slots
+from twostep.vector.spaces import observation_memory, row_slots, shown
 from twostep.vector.tasks import NextTasks
 
 
@@ -115,7 +115,7 @@ class Game:
             self.masks = self._masks_in(infos)
             self._show(obs, infos)
         except Exception as error:
-            self._raise_with_place(error, f"step({actions!r})")
+            self._raise_with_place(error, f"step({shown(actions)!r})")
 
     def _show(self, obs: Mapping[AgentId, Any], infos: Mapping[AgentId, Any]) -> None:
         """Let an opponent that looks at it see what the agents that it plays are told."""

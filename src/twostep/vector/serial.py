@@ -27,6 +27,7 @@ from twostep.vector.spaces import (
     parts_of,
     require_supported_space,
     row_slots,
+    shown,
 )
 from twostep.vector.tasks import NextTasks
 
@@ -151,7 +152,7 @@ class SerialVectorEnv:
                 self._truncated[row] = truncated
                 ended.append(row)
         except Exception as error:
-            self._raise_with_place(error, row, f"step({action!r})")
+            self._raise_with_place(error, row, f"step({shown(action)!r})")
         if self._num_steps >= self._next_deadline:
             ended = self._cut_overdue(ended)
         result = Step(self._obs, self._episode_starts, rewards, self._terminated, self._truncated)

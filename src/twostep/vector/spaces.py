@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from twostep.errors import EnvError
-from twostep.tree import Tree
+from twostep.tree import Tree, tree_map
 
 SUPPORTED_SPACES = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple of these"
 _LEAF_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -116,7 +116,12 @@ def _split_discrete(actions: Any) -> list[Any]:
             f"Discrete actions of shape {list(array.shape)} and dtype {array.dtype} cannot be taken: "
             f"they must be one integer per row. Pass an integer array of shape [rows]."
         )
-    return array.tolist()
+    return list(array)  # numpy's own integers are what spaces sample, and what they check soonest
+
+
+def shown(actions: Tree) -> Tree:
+    """Return actions as a message shows them: numbers without their type."""
+    return tree_map(lambda leaf: leaf.item() if isinstance(leaf, np.generic) else leaf, actions)
 
 
 def cast_actions(space: spaces.Space[Any], actions: Tree) -> Tree:

@@ -1,0 +1,104 @@
+"""Adam and AdamW of torch, with one call for all parameters once a run has proved to be long.
+
+Small networks have many parameters of few numbers: torch's own step goes through each of them several times.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+from importlib import resources
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from twostep.native.building import BuildError, library
+
+COMPILED_AFTER = 500
+"""Steps, as the optimizer's own state counts them, after which one call takes them; a resumed run changes alike."""
+
+
+_Arrays = tuple[int, "ctypes.Array[ctypes.c_void_p]", "ctypes.Array[ctypes.c_int64]"]
+
+
+class _InOneCall(torch.optim.Optimizer):
+    """What is added to torch's optimizers: `advance`, a step like `step` up to the last digits."""
+
+    decoupled = 0
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._known: list[tuple[list[int], _Arrays]] = []
+        """For each group the addresses of the last step, and what was made of them."""
+
+    @torch.no_grad()
+    def advance(self) -> None:
+        """Take a step, in one call where that is possible."""
+        parts = [self._parts(group) for group in self.param_groups]
+        code = _code() if all(part and _is_due(part[-1]) for part in parts) else None
+        arrays = [] if code is None else [self._arrays(number, part) for number, part in enumerate(parts)]
+        if code is None or None in arrays:
+            self.step()
+            return
+        for group, array in zip(self.param_groups, cast("list[_Arrays]", arrays), strict=True):
+            beta1, beta2 = group["betas"]
+            code(*array, float(group["lr"]), beta1, beta2, group["eps"], group["weight_decay"], self.decoupled)
+
+    def _parts(self, group: dict[str, Any]) -> list[Tensor]:
+        """List what a step reads and changes: gradient, weight, both moments and step count of each parameter."""
+        parts: list[Tensor] = []
+        if group.get("amsgrad") or group.get("maximize"):
+            return parts
+        for parameter in group["params"]:
+            gradient, state = parameter.grad, self.state[parameter]
+            if gradient is not None:
+                if not state or not gradient.is_contiguous():
+                    return []
+                parts += (gradient, parameter, state["exp_avg"], state["exp_avg_sq"], state["step"])
+        return parts
+
+    def _arrays(self, number: int, parts: list[Tensor]) -> _Arrays | None:
+        """Return the addresses and sizes of everything; None where torch is to take the step."""
+        addresses = [part.data_ptr() for part in parts]
+        if number < len(self._known) and self._known[number][0] == addresses:
+            return self._known[number][1]
+        if not all(map(_is_plain, parts)):
+            return None
+        count = len(parts) // 5
+        sizes = [part.numel() for part in parts[::5]]
+        arrays = count, (ctypes.c_void_p * (5 * count))(*addresses), (ctypes.c_int64 * count)(*sizes)
+        self._known[number : number + 1] = [(addresses, arrays)]
+        return arrays
+
+
+class Adam(_InOneCall, torch.optim.Adam):
+    """`torch.optim.Adam` with `advance`."""
+
+
+class AdamW(_InOneCall, torch.optim.AdamW):
+    """`torch.optim.AdamW` with `advance`."""
+
+    decoupled = 1
+
+
+def _is_due(step: Tensor) -> bool:
+    return step.device.type == "cpu" and float(step) >= COMPILED_AFTER
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    return tensor.dtype == torch.float32 and tensor.device.type == "cpu" and tensor.is_contiguous()
+
+
+@functools.cache
+def _code() -> Callable[..., None] | None:
+    source = resources.files("twostep.native").joinpath("adam.h").read_text()
+    try:
+        code = library(source, alone=True).adam
+    except BuildError:
+        return None
+    code.restype = None
+    double = ctypes.c_double
+    code.argtypes = [ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, *[double] * 5, ctypes.c_int64]
+    return code
