@@ -12,6 +12,7 @@ import torch
 
 from twostep import AgentConfig, PPOTrainer, RolloutBuffer, make_env, make_policy
 from twostep.collect.collector import RolloutCollector
+from twostep.compiled import Compiled
 
 # Programs that are started in the background ignore some signals, and so would the tests of what signals do.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -26,6 +27,18 @@ def compiled_code(tmp_path_factory):
     folder = tmp_path_factory.getbasetemp()
     shared = folder.parent if os.environ.get("PYTEST_XDIST_WORKER") else folder
     os.environ["XDG_CACHE_HOME"] = str(shared / "compiled")
+
+
+@pytest.fixture
+def machine_code_at_once(monkeypatch):
+    """Act and learn in machine code from the first call on, instead of once a run has proved to be long."""
+
+    def at_once(module, fn, generator=None, *, after):
+        return Compiled(module, fn, generator, after=min(after, 1.0))
+
+    monkeypatch.setattr("twostep.compiled.FIRST_CALLS", 1)
+    monkeypatch.setattr("twostep.learn.ppo.Compiled", at_once)
+    monkeypatch.setattr("twostep.collect.acting.Compiled", at_once)
 
 
 class CountingEnv(gym.Env):

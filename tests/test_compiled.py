@@ -1,7 +1,8 @@
-"""Machine code takes over from recordings at a counted call, gives the same numbers, and a saved run goes on alike."""
+"""Machine code takes over from torch at a counted call, gives the same numbers, and a saved run goes on alike."""
 
 from __future__ import annotations
 
+import math
 from copy import deepcopy
 
 import pytest
@@ -13,9 +14,9 @@ from twostep.compiled import Compiled
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    """Record at the first call, and act in machine code after few."""
-    monkeypatch.setattr("twostep.recorded.PATIENCE", 1)
-    monkeypatch.setattr("twostep.collect.acting.COMPILED_AFTER", 6)
+    """Start the compiler at the first call, and act in machine code after few."""
+    monkeypatch.setattr("twostep.compiled.FIRST_CALLS", 1)
+    monkeypatch.setattr("twostep.collect.acting.COMPILED_AFTER", 300)
 
 
 def weights(learner):
@@ -30,22 +31,23 @@ def learn(rollout, policy, updates, **settings):
 
 
 def gone_over(function):
-    return list(function.state_dict().values()).count(-1)
+    assert list(function.state_dict().values()).count(-1) == function.num_compiled
+    return function.num_compiled
 
 
 @pytest.mark.parametrize("memory", ["none", "gru", "lstm"])
 def test_machine_code_learns_the_same_and_goes_on_the_same(collected, memory):
     """The weights agree up to rounding, and a run that was saved while compiled goes on to the last bit."""
     rollout, policy = collected(memory=memory)
-    recorded, _ = learn(rollout, policy, 4, compile_after=0)
-    compiled, _ = learn(rollout, policy, 3, compile_after=6)
+    called, _ = learn(rollout, policy, 4, compile_after=0)
+    compiled, _ = learn(rollout, policy, 3, compile_after=1200)
     resumed = PPOOptimizer(deepcopy(compiled.policy), config=compiled.config)
     resumed.load_state_dict(deepcopy(compiled.state_dict()))
     metrics = compiled.update(rollout)
     assert gone_over(compiled._recorded) == 1
     assert metrics["grad_norm"] > 0
-    assert torch.allclose(weights(recorded), weights(compiled), atol=1e-4)
-    assert not torch.equal(weights(recorded), weights(compiled)), "nothing was compiled"
+    assert torch.allclose(weights(called), weights(compiled), atol=1e-4)
+    assert not torch.equal(weights(called), weights(compiled)), "nothing was compiled"
     resumed.update(rollout)
     assert torch.equal(weights(resumed), weights(compiled))
 
@@ -58,7 +60,7 @@ def test_a_run_that_is_cut_around_the_change_goes_on_to_the_last_bit(memory, cut
     def trainer():
         env = make_env("CartPole-v1", num_envs=2, seed=3)
         policy = make_policy(env, AgentConfig(memory=memory, hidden_size=16, memory_size=16), seed=3)
-        config = PPOConfig(rollout_steps=4, update_epochs=2, num_minibatches=1, compile_after=5)
+        config = PPOConfig(rollout_steps=4, update_epochs=2, num_minibatches=1, compile_after=1000)
         return PPOTrainer(policy, env, config, device="cpu", seed=3)
 
     whole, first, second = trainer(), trainer(), trainer()
@@ -78,7 +80,7 @@ def test_a_run_that_is_cut_around_the_change_goes_on_to_the_last_bit(memory, cut
 def test_the_ratio_stays_1_in_machine_code():
     """What acts in machine code and what learns from it agree on every probability."""
     env = make_env("CartPole-v1", num_envs=4, seed=0)
-    trainer = PPOTrainer(make_policy(env, seed=0), env, PPOConfig(rollout_steps=16, compile_after=3), device="cpu")
+    trainer = PPOTrainer(make_policy(env, seed=0), env, PPOConfig(rollout_steps=16, compile_after=600), device="cpu")
     for _ in range(6):
         rollout = trainer.collect_rollouts(16)
         first = PPOOptimizer(deepcopy(trainer.policy), config=PPOConfig(update_epochs=1, num_minibatches=1))
@@ -86,20 +88,21 @@ def test_the_ratio_stays_1_in_machine_code():
         trainer.learn(rollout)
     assert gone_over(trainer.learner._recorded) == 1
     (collector,) = trainer._collectors.values()
-    assert gone_over(collector.actor) == 1
+    assert gone_over(collector.actor._recorded) == 1
 
 
 def test_short_runs_never_compile(collected, monkeypatch):
+    monkeypatch.setattr("twostep.collect.acting.COMPILED_AFTER", math.inf)
     monkeypatch.setattr("twostep.compiled.machine_code", lambda *_: pytest.fail("compiled"))
     rollout, policy = collected()
-    learner, _ = learn(rollout, policy, 3)
+    learner, _ = learn(rollout, policy, 10)
     assert gone_over(learner._recorded) == 0
     learner, _ = learn(rollout, policy, 30, compile_after=0)
     assert gone_over(learner._recorded) == 0
 
 
 @pytest.mark.parametrize("code", [None, lambda *inputs: [torch.zeros(3)]])
-def test_without_a_compiler_or_with_a_wrong_one_the_recording_stays(monkeypatch, code):
+def test_without_a_compiler_or_with_a_wrong_one_the_function_goes_on_being_called(monkeypatch, code):
     """What does not compile, or gives other numbers, is not used."""
     monkeypatch.setattr("twostep.compiled.machine_code", lambda *_: code)
     module = torch.nn.Linear(3, 1)
@@ -109,7 +112,7 @@ def test_without_a_compiler_or_with_a_wrong_one_the_recording_stays(monkeypatch,
         assert torch.equal(result, torch.full((3,), 2.0 * number))
 
 
-def test_random_numbers_are_those_of_the_recording():
+def test_random_numbers_are_those_of_the_function():
     """The same draws from the same generator, in machine code as before it."""
     module = torch.nn.Linear(3, 1)
 
@@ -122,4 +125,4 @@ def test_random_numbers_are_those_of_the_recording():
         function = Compiled(module, fn, generator, after=after)
         return torch.stack([function((torch.zeros(3),))[0] for _ in range(12)])
 
-    assert torch.equal(draws(after=4), draws(after=float("inf")))
+    assert torch.equal(draws(after=12), draws(after=float("inf")))

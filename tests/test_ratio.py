@@ -188,8 +188,8 @@ def test_vectors_of_gymnasium_in_every_mode(memory: str, mode: gym.vector.Autore
 
 
 @pytest.mark.parametrize("memory", MEMORIES)
-def test_replayed_recordings_say_the_same(memory: str) -> None:
-    """Hundreds of steps, so that both phases replay what they recorded: bit for bit what they would compute anew."""
+def test_machine_code_says_the_same(memory: str, machine_code_at_once: None) -> None:
+    """Hundreds of steps, both phases in machine code: they agree on every probability."""
     assert max(_errors("vectors", "dict", memory, rollout_steps=70, num_minibatches=7, update_epochs=8)) < TOLERANCE
 
 

@@ -1,125 +1,199 @@
-"""Recordings turned into machine code, once a run has proved to be long.
+"""Functions of a small network that become machine code, once a run has proved to be long.
 
-A compiler takes a second, on another core, and gives other last digits than the recording that it replaces. So that a
-run can be repeated and gone on with to the last bit, the moment of the change is counted in calls, never in seconds,
-and is part of the state of whoever calls.
+A compiler takes a second, on another core, and gives other last digits than torch. So that a run can be repeated and
+gone on with to the last bit, the moment of the change is counted in operations, never in seconds, and is part of the
+state of whoever calls.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from operator import is_
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from twostep.native import NativeCall, lowered, machine_code
-from twostep.recorded import ONE_AT_A_TIME, Recorded, Recording, signature
-from twostep.tree import Tree
+from twostep.native import Draw, Lowered, NativeCall, lowered, machine_code
+from twostep.tree import Tree, tree_filled, tree_leaves, tree_map
 
 _LOG = logging.getLogger(__name__)
+FIRST_CALLS = 8
+"""Calls with the same shapes after which is written down what they do."""
+_HEAD_START = 0.3
+"""At which part of the way to the change the compiler is started."""
 _AGREEMENT = 1e-4
-"""How far compiled results may be from recorded ones, in parts of the largest number; a fault is much further off."""
+"""How far compiled results may be from those of torch, in parts of the largest number; a fault is much further off."""
 _SMALL = 0.05
 """Below this, numbers are means of larger ones, which rounding may move by more than a part of what is left."""
 _MOST_SHAPES = 6
-"""How many shapes are compiled: where there are more, because minibatches change their size, the rest stay recorded."""
-_HEAD_START = 0.5
-"""At which part of the calls until the change the compiler is started."""
+"""How many shapes are compiled: where there are more, because minibatches change their size, the rest is not."""
 _COMPILING = ThreadPoolExecutor(1, thread_name_prefix="twostep-compiling")
+_EXCHANGING = threading.RLock()
+"""Held while the process's own random stream is exchanged for another."""
 
 
-class Compiled(Recorded):
-    """A recorded function that goes over to machine code after so many calls with the same shapes.
+@contextmanager
+def drawing_from(generator: torch.Generator) -> Generator[None, None, None]:
+    """Let whatever draws random numbers draw from `generator`; the process's own stream stays as it is."""
+    default = torch.default_generator
+    if generator.device.type == "cuda":
+        default = torch.cuda.default_generators[generator.device.index or 0]
+    with _EXCHANGING:
+        before = default.get_state()
+        default.set_state(generator.get_state())
+        try:
+            yield
+        finally:
+            generator.set_state(default.get_state())
+            default.set_state(before)
 
-    Where there is no compiler, or the code does not agree with the recording, the recording stays.
+
+class Code:
+    """Machine code as a function of a tree."""
+
+    def __init__(
+        self, call: NativeCall, fixed: list[Tensor], draws: list[Draw], generator: torch.Generator | None, result: Tree
+    ) -> None:
+        self._call, self._fixed, self._draws, self._result = call, fixed, draws, result
+        self._generator = generator or torch.default_generator
+
+    def __call__(self, tree: Tree) -> Tree:
+        """Do what the function does."""
+        drawn = [draw.made(self._generator) for draw in self._draws]
+        with torch.no_grad():
+            return tree_filled(self._result, self._call(*self._fixed, *tree_leaves(tree), *drawn))
+
+
+@dataclass
+class _Shapes:
+    """What is known of calls with the same shapes."""
+
+    calls: int = 0
+    over: bool = False
+    """Whether machine code has taken over, or would have if there were any."""
+    asked: bool = False
+    """Whether what the calls do has been written down, or could not be."""
+    written: Lowered | None = None
+    made: Future[NativeCall | None] | None = None
+    result: Tree = None
+    code: Code | None = None
+
+
+class Compiled:
+    """Calls `fn(tree)`, which must do the same operations with `module` whatever the tensors hold, as fast as it can.
+
+    What `fn` reads besides the tree and the module's parameters and buffers is frozen as it is when compiled: another
+    `key`, or other shapes, are compiled anew. Hooks of inner modules run only until then. What is random is drawn from
+    `generator`, or from the process's own stream where there is none. Where there is no compiler, or something that no
+    code is written for, or the code does not agree with the function, the function goes on being called.
     """
 
     def __init__(
         self, module: nn.Module, fn: Callable[[Tree], Tree], generator: torch.Generator | None = None, *, after: float
     ) -> None:
-        """See `Recorded`. `after`: how many calls with the same shapes; infinity keeps to the recording."""
-        super().__init__(module, fn, generator)
-        self.after = after
-        self._made: dict[Any, Future[NativeCall | None]] = {}
-        self._over: set[Any] = set()
+        """`after`: how many operations, with the same shapes, are done before the change; infinity never changes."""
+        self.module, self.fn, self.generator, self.after = module, fn, generator, after
+        self._shapes: dict[Any, _Shapes] = {}
+        self._tensors: list[Tensor] = []
         self._before: dict[str, int] = {}
         """Calls that were made before a state was saved, by signatures in words; -1 for what had gone over."""
 
     def notice_changes(self) -> None:
-        """See `Recorded`; what was made of tensors that are gone is forgotten."""
-        super().notice_changes()
-        self._made = {called: code for called, code in self._made.items() if called in self.recordings}
-        self._over &= self.recordings.keys()
+        """Forget what was made of tensors that the module no longer has, because a part of it was replaced."""
+        tensors = [*self.module.parameters(), *self.module.buffers()]
+        same = len(tensors) == len(self._tensors) and all(map(is_, tensors, self._tensors))
+        if not same:
+            self._tensors = tensors
+            self._shapes.clear()
 
-    def recording(self, tree: Tree, key: Any = None) -> Recording | None:
-        """See `Recorded`; where its time has come, what it returns is machine code from now on."""
+    def __call__(self, tree: Tree, key: Any = None) -> Tree:
+        """Call the function, or what it became."""
         called = signature(tree, key)
-        recording = self.recordings.get(called)
-        if recording is None:
-            if str(called) not in self._before:
-                return None
-            recording = self._taken_up(called, tree)
-        if recording is not None and recording.calls >= self.after * _HEAD_START and called not in self._over:
-            self._advance(called, recording)
-        return recording
+        shapes = self._shapes.get(called)
+        if shapes is None:
+            shapes = self._shapes[called] = _Shapes(self._before.pop(str(called), 0))
+            shapes.over = shapes.calls < 0
+        if shapes.code is None and self.after < float("inf"):
+            self._advance(shapes, tree)
+        return self._called(tree) if shapes.code is None else shapes.code(tree)
+
+    def code(self, tree: Tree, key: Any = None) -> Code | None:
+        """Return what the function became for trees of these shapes, if it has."""
+        shapes = self._shapes.get(signature(tree, key))
+        return None if shapes is None else shapes.code
+
+    @property
+    def num_compiled(self) -> int:
+        """For how many shapes it runs as machine code."""
+        return sum(shapes.code is not None for shapes in self._shapes.values())
 
     def state_dict(self) -> dict[str, int]:
         """Return how often each signature was called, in words; -1 for what went over."""
-        calls = {str(called): -1 if called in self._over else one.calls for called, one in self.recordings.items()}
-        return self._before | calls
+        return self._before | {str(called): -1 if one.over else one.calls for called, one in self._shapes.items()}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Go on from there: what ran compiled is compiled at once when it is needed."""
         self._before = dict(state)
+        self._shapes.clear()
 
-    def _taken_up(self, called: Any, tree: Tree) -> Recording | None:
-        """Record at once what had been recorded when a state was saved."""
-        calls = self._before.pop(str(called))
-        random = None if self.generator is None else self.generator.get_state()
-        self._record(called, tree, self._called(tree))
-        if random is not None and self.generator is not None:
-            self.generator.set_state(random)
-        recording = self.recordings.get(called)
-        if recording is not None:
-            recording.calls = calls
-            if calls < 0:
-                self._begin(called, recording)
-                self._go_over(called, recording)
-        return recording
+    def _called(self, tree: Tree) -> Tree:
+        if self.generator is None:
+            return self.fn(tree)
+        with drawing_from(self.generator):
+            return self.fn(tree)
 
-    def _advance(self, called: Any, recording: Recording) -> None:
-        if called not in self._made and len(self._made) < _MOST_SHAPES:
-            self._begin(called, recording)
-        if recording.calls >= self.after and called in self._made:
-            self._go_over(called, recording)
-
-    def _begin(self, called: Any, recording: Recording) -> None:
-        with ONE_AT_A_TIME:
-            disposable = len(recording.draws or ())
-            lowering = None if recording.exchange else lowered(recording.graph, recording.examples, disposable)
-        made: Future[NativeCall | None] = Future()
-        if lowering is None:
-            made.set_result(None)
-        else:
-            made = _COMPILING.submit(machine_code, lowering)
-        self._made[called] = made
-
-    def _go_over(self, called: Any, recording: Recording) -> None:
-        """Let a recording run as machine code, if that works and gives the same numbers up to rounding."""
-        self._over.add(called)
-        code = self._made[called].result()
-        if code is None:
+    def _advance(self, shapes: _Shapes, tree: Tree) -> None:
+        """Count a call; start the compiler, or go over to what it made, when the time has come."""
+        if shapes.over and shapes.asked:
             return
-        with torch.no_grad():
-            expected = recording.operations(*[example.clone() for example in recording.examples])
-            found = code(*[example.clone() for example in recording.examples])
-        if all(_near(one, other) for one, other in zip(found, expected, strict=True)):
-            recording.operations = code
+        shapes.calls += not shapes.over
+        if not shapes.asked and (shapes.over or shapes.calls >= FIRST_CALLS):
+            shapes.asked = True
+            if sum(other.asked for other in self._shapes.values()) <= _MOST_SHAPES:
+                shapes.written = self._lowered(shapes, tree)
+        if shapes.written is not None:
+            done = self.after if shapes.over else shapes.calls * shapes.written.operations
+            if shapes.made is None and done >= _HEAD_START * self.after:
+                shapes.made = _COMPILING.submit(machine_code, shapes.written)
+            if done >= self.after:
+                self._go_over(shapes, shapes.written)
+
+    def _lowered(self, shapes: _Shapes, tree: Tree) -> Lowered | None:
+        fixed = [*self.module.parameters(), *self.module.buffers()]
+        grad = torch.is_grad_enabled()
+        with torch.inference_mode(False), torch.set_grad_enabled(grad), torch.random.fork_rng(devices=[]):
+            tree = tree_map(lambda leaf: leaf.detach().clone(memory_format=torch.contiguous_format), tree)
+
+            def fn() -> list[Tensor]:
+                shapes.result = self.fn(tree)
+                return tree_leaves(shapes.result)
+
+            return lowered(fn, [*fixed, *tree_leaves(tree)])
+
+    def _go_over(self, shapes: _Shapes, written: Lowered) -> None:
+        """Let machine code take over, if there is any and it gives the same numbers up to rounding."""
+        assert shapes.made is not None
+        call = shapes.made.result()
+        shapes.over, shapes.written = True, None
+        if call is None:
+            return
+        found = call(*written.inputs)
+        if all(_near(one, other) for one, other in zip(found, written.results, strict=True)):
+            fixed = [*self.module.parameters(), *self.module.buffers()]
+            shapes.code = Code(call, fixed, written.draws, self.generator, tree_map(lambda _: 0, shapes.result))
         else:
-            _LOG.warning("compiled code does not agree with what it was made from, and is not used")
+            _LOG.warning("machine code does not agree with what it was made from, and is not used")
+
+
+def signature(tree: Tree, key: Any) -> Any:
+    """Return what decides which operations are done."""
+    return (key, *[(leaf.shape, leaf.dtype) for leaf in tree_leaves(tree)])
 
 
 def _near(compiled: Tensor, expected: Tensor) -> bool:

@@ -11,10 +11,11 @@ from twostep import NumericsError, PolicyError, PPOConfig, PPOOptimizer
 from twostep.learn.beginnings import require_finite
 
 
-@pytest.mark.parametrize("patience", [1, 48])
-def test_frozen_parameters_stay_and_go_on_when_freed(collected, monkeypatch, patience):
-    """Whether gradients are recorded or not, and whenever parameters are frozen."""
-    monkeypatch.setattr("twostep.recorded.PATIENCE", patience)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_frozen_parameters_stay_and_go_on_when_freed(collected, request, compiled):
+    """Whether gradients come from machine code or not, and whenever parameters are frozen."""
+    if compiled:
+        request.getfixturevalue("machine_code_at_once")
     rollout, policy = collected()
     learner = PPOOptimizer(policy, config=PPOConfig(update_epochs=1, lr=1e-2))
     frozen = list(policy.encoder.parameters())

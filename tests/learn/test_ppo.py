@@ -31,10 +31,11 @@ from twostep.sequences import Sequences
 FREE = {"max_grad_norm": math.inf, "norm_adv": "none"}
 
 
-@pytest.fixture(params=["called", "replayed"])
-def patience(request, monkeypatch):
-    """Once as it is, and once with everything recorded at the first call."""
-    monkeypatch.setattr("twostep.recorded.PATIENCE", 48 if request.param == "called" else 1)
+@pytest.fixture(params=["called", "compiled"])
+def both_ways(request):
+    """Once as torch computes it, and once in machine code."""
+    if request.param == "compiled":
+        request.getfixturevalue("machine_code_at_once")
 
 
 def whole_minibatch(rollout, number=1):
@@ -85,7 +86,7 @@ def plain_gradient(policy, minibatch, config):
 
 @pytest.mark.parametrize("memory", ["none", "gru", "lstm"])
 @pytest.mark.parametrize("holes", [False, True])
-def test_gradient_is_that_of_the_loss(collected, patience, memory, holes):
+def test_gradient_is_that_of_the_loss(collected, both_ways, memory, holes):
     """E15, L11, N10: however it is computed, it is what autograd says, and so is every metric."""
     rollout, policy = collected(num_steps=20, memory=memory, bptt_length=4)
     if holes:
@@ -141,7 +142,7 @@ def test_pieces_accumulate_to_the_whole(collected, memory, holes, accumulate):
         assert metrics[name].item() == pytest.approx(value.item(), rel=1e-4, abs=1e-6), name
 
 
-def test_accumulation_changes_no_training(collected, patience):
+def test_accumulation_changes_no_training(collected, both_ways):
     """L24: a whole update in pieces leads to the same weights."""
     results = []
     for accumulate in (1, 3):
@@ -153,7 +154,7 @@ def test_accumulation_changes_no_training(collected, patience):
     torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-5)
 
 
-def test_invalid_steps_change_nothing(collected, patience):
+def test_invalid_steps_change_nothing(collected, both_ways):
     """EB4, R6: whatever stands where nobody was, NaN included, the weights come out the same."""
     results = []
     for poison in (0.0, 1e3, math.nan):
@@ -172,7 +173,7 @@ def test_invalid_steps_change_nothing(collected, patience):
 
 
 @pytest.mark.parametrize("change", [{"clip_coef": 1e-6}, {"vf_coef": 5.0}, {"ent_coef": 1.0}, {"clip_vloss": True}])
-def test_new_settings_take_effect_at_once(collected, patience, change):
+def test_new_settings_take_effect_at_once(collected, both_ways, change):
     """C25: a gradient computed before with the same shapes must not be replayed with old settings."""
     rollout, policy = collected()
     minibatch = whole_minibatch(rollout)
@@ -572,7 +573,7 @@ def test_scaling_the_critic_leaves_its_raw_values(collected):
         torch.testing.assert_close(values, rollout.values, rtol=1e-4, atol=1e-4)
 
 
-def test_the_value_loss_is_in_units_of_the_running_deviation(collected, patience):
+def test_the_value_loss_is_in_units_of_the_running_deviation(collected, both_ways):
     """EB1, EB2, E22, C34: raw returns divided by their deviation; the mean is not subtracted."""
     rollout, policy = collected(num_steps=64)
     rollout.compute_gae(gamma=0.99, gae_lambda=0.95)
@@ -589,7 +590,7 @@ def test_the_value_loss_is_in_units_of_the_running_deviation(collected, patience
     assert policy.value_scale.item() == pytest.approx(deviation.item(), rel=1e-4)
 
 
-def test_observation_statistics_stand_still_until_learning_is_over(collected, patience):
+def test_observation_statistics_stand_still_until_learning_is_over(collected, both_ways):
     """R5, STYLE: what acts is what learns; then the statistics move, and the next rollout fits the new policy."""
     rollout, policy = collected(num_steps=40)
     (vector,) = policy.encoder.vectors().values()

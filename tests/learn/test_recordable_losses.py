@@ -1,4 +1,4 @@
-"""Losses of one's own: M4, M8, MB10; recorded with PPO's own where they promise to do the same every time."""
+"""Losses of one's own: M4, M8, MB10; compiled with PPO's own where they promise to do the same every time."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def against_speed(policy, obs, actions, rewards, values, advantages):
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_a_recorded_loss_is_the_loss_bit_for_bit(small_trainer, accumulate):
-    """M8: the same weights and metrics, and a recording that was replayed."""
+def test_a_recorded_loss_is_the_loss(small_trainer, accumulate, machine_code_at_once):
+    """M8: the same weights and metrics, up to rounding, in machine code."""
     settings = {"accumulate": accumulate, "update_epochs": 6}
     histories, ends = [], []
     for losses in ([surprise, against_speed], [RecordableLoss(surprise), RecordableLoss(against_speed)]):
         trainer = small_trainer(custom_losses=losses, **settings)
         histories.append(trainer.train(1024))
         ends.append(weights(trainer))
-    assert len(trainer.learner._recorded.recordings) > 0
-    assert torch.equal(*ends)
+    assert trainer.learner._recorded.num_compiled == 1
+    torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-5)
     plain, recorded = histories
     for name in ("loss", "surprise", "against_speed", "seen", "grad_norm"):
-        assert recorded[name] == plain[name], name
+        assert recorded[name] == pytest.approx(plain[name], rel=1e-4, abs=1e-5), name
     assert not torch.equal(ends[0], weights(trained(small_trainer, **settings)))
 
 
@@ -46,8 +46,8 @@ def trained(small_trainer, **settings):
     return trainer
 
 
-def test_another_loss_is_another_recording(small_trainer):
-    """M8: what was recorded of one loss is not replayed for the next."""
+def test_another_loss_is_compiled_anew(small_trainer, machine_code_at_once):
+    """M8: what was made of one loss is not used for the next."""
     ends = []
     for wrapped in (RecordableLoss, lambda loss: loss):
         trainer = small_trainer(custom_losses=[wrapped(surprise)], update_epochs=6)
@@ -55,7 +55,7 @@ def test_another_loss_is_another_recording(small_trainer):
         trainer.custom_losses = (wrapped(against_speed),)
         trainer.train(1024)
         ends.append(weights(trainer))
-    assert torch.equal(*ends)
+    torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-5)
 
 
 def test_it_is_a_decorator():

@@ -51,10 +51,8 @@ def test_the_scale_grows_after_many_good_gradients():
 
 
 @pytest.mark.parametrize("memory", ["none", "gru"])
-@pytest.mark.parametrize("patience", [1, 48])
-def test_fp16_learns_nearly_the_same(collected, monkeypatch, patience, memory):
+def test_fp16_learns_nearly_the_same(collected, memory):
     """N19, L24: the weights stay 32 bits wide, the ratio is near 1, and the scale is measured and saved."""
-    monkeypatch.setattr("twostep.recorded.PATIENCE", patience)
     gradient = {}
     for precision in ("fp32", "fp16"):
         rollout, policy = collected(hidden_size=32, memory=memory)

@@ -9,16 +9,19 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from twostep.native import lowered, machine_code
 
 NAN, INF = math.nan, math.inf
 
 
+def written(function, *examples):
+    inputs = [example.clone() for example in examples]
+    return lowered(lambda: function(*inputs), inputs)
+
+
 def compiled(function, *examples):
-    graph = make_fx(function)(*[example.clone() for example in examples])
-    program = lowered(graph, list(examples))
+    program = written(function, *examples)
     assert program is not None, "no kernel is written for this"
     code = machine_code(program)
     assert code is not None
@@ -187,19 +190,17 @@ def test_inputs_may_lie_in_memory_in_any_way():
 )
 def test_what_is_not_written_is_refused(function):
     """Nothing is guessed: what is not known goes on as it was."""
-    x = torch.randn(4)
-    assert lowered(make_fx(function)(x.clone()), [x]) is None
+    assert written(function, torch.randn(4)) is None
 
 
 def test_code_is_compiled_once(monkeypatch, tmp_path):
     """The second process finds the library of the first; without a compiler there is none."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     x = torch.randn(3)
-    program = lowered(make_fx(lambda x: [x * 3])(x), [x])
-    assert machine_code(program) is not None
+    assert machine_code(written(lambda x: [x * 3], x)) is not None
     (library,) = (tmp_path / "twostep").iterdir()
     monkeypatch.setattr("twostep.native.building._compile", lambda *_: pytest.fail("compiled again"))
-    assert machine_code(lowered(make_fx(lambda x: [x * 3])(x), [x])) is not None
+    assert machine_code(written(lambda x: [x * 3], x)) is not None
     assert library.suffix == ".so"
 
 
@@ -208,5 +209,5 @@ def test_without_a_compiler_that_works_there_is_no_code(monkeypatch, tmp_path, c
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CC", compiler)
     x = torch.randn(3)
-    assert machine_code(lowered(make_fx(lambda x: [x * 3])(x), [x])) is None
+    assert machine_code(written(lambda x: [x * 3], x)) is None
     assert list((tmp_path / "twostep").iterdir()) == []

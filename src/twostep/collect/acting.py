@@ -7,13 +7,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from twostep.compiled import Compiled
+from twostep.compiled import Code, Compiled, drawing_from
 from twostep.policies.actor_critic import recordable
-from twostep.recorded import Recording, drawing_from
 from twostep.tree import Tree, tree_map
 
-COMPILED_AFTER = 1_000
-"""Steps after which acting becomes machine code."""
+COMPILED_AFTER = 50_000
+"""Operations of torch after which acting becomes machine code."""
 
 
 class Acted(NamedTuple):
@@ -30,7 +29,7 @@ class Acted(NamedTuple):
 
 
 class Actor:
-    """Samples from a policy; where its operations are known and small enough to matter, from a recording of it.
+    """Samples from a policy; where its operations are known and small enough to matter, in machine code.
 
     Whatever draws random numbers draws from `generator`, and the process's own stream stays as it is.
     """
@@ -40,7 +39,7 @@ class Actor:
         self._recorded: Compiled | None = None
         if recordable(policy, generator.device):
             self._recorded = Compiled(policy, self._act, generator, after=COMPILED_AFTER)
-        self._replay: Recording | None = None
+        self._replay: Code | None = None
 
     def state_dict(self) -> dict[str, int]:
         """Return how far the way to machine code is gone."""
@@ -66,7 +65,7 @@ class Actor:
             with drawing_from(self.generator):
                 return Acted(*self._act(given))
         key = self.policy.fingerprint()
-        self._replay = self._recorded.recording(given, key)
+        self._replay = self._recorded.code(given, key)
         return Acted(*self._recorded(given, key))
 
     def _act(self, given: Tree) -> Tree:

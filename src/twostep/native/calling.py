@@ -25,12 +25,12 @@ class _Place(NamedTuple):
 
 
 class NativeCall:
-    """One call of compiled code on tensors of the shapes and types of the examples."""
+    """One call of compiled code on tensors of the shapes and types of the inputs, random numbers behind them."""
 
     def __init__(self, lowered: Lowered) -> None:
         """Compile what was lowered."""
-        program, given, inputs, results = lowered
-        self._own = given[inputs:]  # kept alive: the code is handed their addresses
+        program, results = lowered.program, lowered.results
+        self._own = lowered.own  # kept alive: the code is handed their addresses
         self._fresh: list[tuple[Sequence[int], torch.dtype]] = []
         self._scalars = 0
         outputs = [program.view(result).buffer for result in results]
@@ -40,12 +40,12 @@ class NativeCall:
         self._arena = torch.empty(max(arena, 1), dtype=torch.uint8)
         self._code = library(source, alone=program.flops < _SHORT).run
         self._code.restype = None
-        self._array = ctypes.c_void_p * (len(given) + len(self._fresh) + self._scalars)
+        self._array = ctypes.c_void_p * (len(lowered.inputs) + len(self._own) + len(self._fresh) + self._scalars)
         self._own_addresses = [tensor.data_ptr() for tensor in self._own]
         self._arena_address = ctypes.c_void_p(self._arena.data_ptr())
 
     def __call__(self, *tensors: Tensor) -> list[Tensor]:
-        """Do what the graph does."""
+        """Do what the function does."""
         given = [tensor if tensor.is_contiguous() else tensor.contiguous() for tensor in tensors]
         fresh = [torch.empty(shape, dtype=dtype) for shape, dtype in self._fresh]
         addresses = [tensor.data_ptr() for tensor in given]
@@ -62,8 +62,9 @@ class NativeCall:
 
     def _describe(self, lowered: Lowered) -> None:
         """Decide which results get memory of their own: one tensor for each buffer, all single numbers in one."""
-        buffers, given, results = lowered.program.buffers, len(lowered.given), lowered.results
-        shapes = {i: tuple(tensor.shape) for i, tensor in enumerate(lowered.given)}
+        buffers, results = lowered.program.buffers, lowered.results
+        shapes = {i: tuple(tensor.shape) for i, tensor in enumerate([*lowered.inputs, *lowered.own])}
+        given = len(shapes)
         views = [lowered.program.view(result) for result in results]
         whole = [
             result.is_contiguous() and result.numel() == buffers[view.buffer].size

@@ -1,4 +1,4 @@
-"""From a recorded graph to a program: every operation is done once, so that shapes and memory are known, and written.
+"""From a function to a program: it is called once, and every operation that it does on the way is written down.
 
 Which results share memory with what is read off from the tensors themselves, so views need no code at all, and
 operations in place or into `out=` are no special case: they write where their result lies.
@@ -6,93 +6,131 @@ operations in place or into `out=` are no special case: they write where their r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from twostep.native import reductions
 from twostep.native.elementwise import Loop, expression_of, literal
 from twostep.native.products import product
 from twostep.native.programs import Program, UnsupportedError, View
-from twostep.tree import tree_leaves
 
-_EMPTY = {"new_empty", "empty_like", "empty"}
-_FULL = {"zeros": 0.0, "ones": 1.0, "zeros_like": 0.0, "ones_like": 1.0, "new_zeros": 0.0, "new_ones": 1.0, "zero": 0.0}
+_EMPTY = {"new_empty", "empty_like", "empty", "empty.memory_format", "empty_strided"}
+_FULL = {
+    "zeros": 0.0, "ones": 1.0, "zeros_like": 0.0, "ones_like": 1.0, "new_zeros": 0.0, "new_ones": 1.0, "zero": 0.0,
+}  # fmt: skip
+_FILLS: dict[str, Callable[..., Tensor]] = {"uniform": Tensor.uniform_, "normal": Tensor.normal_}
+"""Random numbers that depend on nothing but a shape: they can be drawn before everything else."""
 _WIDE = 8
 """Columns from which a product goes through whole vectors of them."""
+MOST_FLOPS = 400_000_000
+"""Arithmetic beyond which it takes most of the time, and torch's own products are as good."""
 _LONGEST = 20_000
 """Operations beyond which nothing is compiled."""
 
 
+class Draw(NamedTuple):
+    """Random numbers that are the same whatever is computed."""
+
+    fill: Callable[..., Tensor]
+    shape: torch.Size
+    args: tuple[Any, ...]
+
+    def made(self, generator: torch.Generator | None) -> Tensor:
+        """Draw anew."""
+        return self.fill(torch.empty(self.shape), *self.args, generator=generator)
+
+
 class Lowered(NamedTuple):
-    """A program, and the tensors of the one time it was done for show."""
+    """A program, and what went in and came out when it was written."""
 
     program: Program
-    given: list[Tensor]
-    """What is handed in: the graph's inputs, and behind them the tensors that belong to the graph itself."""
-    inputs: int
+    operations: int
+    draws: list[Draw]
+    own: list[Tensor]
+    """Tensors that belong to the function itself: they are handed in behind its inputs and draws."""
+    inputs: list[Tensor]
+    """With the draws."""
     results: list[Tensor]
 
 
-class Lowering(fx.Interpreter):
-    """Does a graph's operations once with examples, and writes each down as a kernel."""
+class Lowering(TorchDispatchMode):
+    """While it is entered, every operation of torch in this thread is done, and written down as a kernel."""
 
-    def __init__(self, graph: fx.GraphModule) -> None:
-        super().__init__(graph, garbage_collect_values=False)
-        if len(graph.graph.nodes) > _LONGEST:
-            raise UnsupportedError(f"{len(graph.graph.nodes)} operations")
+    def __init__(self) -> None:
+        super().__init__()
         self.program = Program()
-        self.given: list[Tensor] = []
+        self.operations = 0
+        self.draws: list[tuple[Draw, int, Tensor]] = []
+        """What is drawn, into which buffer, and what came."""
+        self.own: list[tuple[Tensor, int]] = []
         self._guarded: set[int] = set()
         """Buffers that belong to others: nothing may be written there."""
         self._copies: dict[View, Tensor] = {}
         self._loop: Loop | None = None
 
-    def lowered(self, examples: Sequence[Tensor], disposable: int = 0) -> Lowered:
-        """Write the program. The last `disposable` inputs may be written into."""
-        examples = [example.clone(memory_format=torch.contiguous_format) for example in examples]
-        for example in examples:
-            self._hand_in(example)
-        self._guarded = {self.program.view(example).buffer for example in examples[: len(examples) - disposable]}
-        with torch.no_grad():
-            results = cast("list[Tensor]", list(self.run(*examples)))
+    def lowered(self, fn: Callable[[], Sequence[Tensor]], inputs: Sequence[Tensor]) -> Lowered:
+        """Call `fn`, which reads these contiguous inputs, each in memory of its own, and write down what it does."""
+        places = [self._hand_in(tensor) for tensor in inputs]
+        kept = [tensor.detach().clone() for tensor in inputs]
+        with self:
+            results = list(fn())
         self._close()
-        return Lowered(self.program, self.given, len(examples), results)
+        given = [*places, *[buffer for _, buffer, _ in self.draws], *[buffer for _, buffer in self.own]]
+        for pointer, buffer in enumerate(given):
+            self.program.buffers[buffer].pointer = pointer
+        for result in results:
+            self.program.view(result)
+        drawn = [values for _, _, values in self.draws]
+        own = [tensor for tensor, _ in self.own]
+        return Lowered(self.program, self.operations, [draw for draw, *_ in self.draws], own, [*kept, *drawn], results)
 
-    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         """Do an operation, and write it down unless it only looks at memory in another way."""
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        for tensor in tensors:
-            if not self.program.knows(tensor):  # what belongs to the graph
-                self._hand_in(tensor)
-        result = super().call_function(target, args, kwargs)
-        schema: Any = getattr(target, "_schema", None)
-        if schema is None:  # picking one of several results
-            return result
-        if torch.Tag.nondeterministic_seeded in target.tags:
-            raise UnsupportedError(str(target))
-        results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
-        if all(self.program.knows(leaf) for leaf in results) and not schema.is_mutable:
-            return result
-        if len(results) != 1:
-            raise UnsupportedError(str(target))
-        self._write(schema.name.removeprefix("aten::").rstrip("_"), results[0], args, kwargs)
+        kwargs = kwargs or {}
+        for tensor in _tensors((args, kwargs)):
+            if not self.program.knows(tensor):  # what belongs to the function
+                self.own.append((tensor, self._hand_in(tensor)))
+        self.operations += 1
+        if self.operations > _LONGEST:
+            raise UnsupportedError(f"more than {_LONGEST} operations")
+        result = func(*args, **kwargs)
+        results = _tensors(result)
+        mutable = func._schema.is_mutable
+        name = func._schema.name.removeprefix("aten::").rstrip("_")
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            self._draw(name, result, args, mutable=mutable)
+        elif mutable or not all(self.program.knows(leaf) for leaf in results):
+            if name == "std_mean":
+                self._close()
+                self._on_std_mean(results, *args, **kwargs)
+            elif len(results) == 1:
+                self._write(name, results[0], args, kwargs)
+            else:
+                raise UnsupportedError(name)
         return result
 
-    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """Take what belongs to the graph as one more input."""
-        tensor = super().get_attr(target, args, kwargs)
-        if not self.program.knows(tensor):
-            self._hand_in(tensor)
-        return tensor
-
-    def _hand_in(self, tensor: Tensor) -> None:
+    def _hand_in(self, tensor: Tensor) -> int:
+        if tensor.storage_offset() or tensor.untyped_storage().nbytes() != tensor.numel() * tensor.dtype.itemsize:
+            raise UnsupportedError("an input that is a part of something larger")
         buffer = self.program.add(tensor)
-        self.program.buffers[buffer].pointer = len(self.given)
         self._guarded.add(buffer)
-        self.given.append(tensor)
+        return buffer
+
+    def _draw(self, name: str, result: Tensor, args: tuple[Any, ...], *, mutable: bool) -> None:
+        """Let random numbers be handed in, where that makes no difference."""
+        buffer = self.program.view(result).buffer if mutable and name in _FILLS else -1
+        if buffer < 0 or buffer in self._guarded or not result.is_contiguous() or result.dtype != torch.float32:
+            raise UnsupportedError(name)
+        self._close()
+        if any(buffer in kernel.written for kernel in self.program.kernels):
+            raise UnsupportedError(f"{name} over numbers that were there before")
+        self.draws.append((Draw(_FILLS[name], result.shape, args[1:]), buffer, result.clone()))
 
     def _write(self, name: str, result: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if name in _EMPTY:
@@ -205,6 +243,8 @@ class Lowering(fx.Interpreter):
         kernel.alpha, kernel.beta = alpha, beta
         batch, rows, columns, inner = sizes
         self.program.flops += 2 * batch * rows * columns * inner
+        if self.program.flops > MOST_FLOPS:
+            raise UnsupportedError(f"more than {MOST_FLOPS:,} multiplications and additions")
         self._add(kernel)
 
     def _turned(self, matrix: Tensor) -> Tensor:
@@ -253,6 +293,16 @@ class Lowering(fx.Interpreter):
         self._add(
             reductions.folded(*self._reduced(result, source, ()), "0.0f", "{ float x = {x}; s += x * x; }", "sqrtf(s)")
         )
+
+    def _on_std_mean(
+        self, results: Sequence[Tensor], source: Tensor, dims: Sequence[int] | None = None, **how: Any
+    ) -> None:
+        if dims or how.get("correction") not in (None, 1):
+            raise UnsupportedError("a deviation along some dimensions")
+        deviation, mean = results
+        views = self._reduced(mean, source, ())
+        self._add(reductions.summed(*views, scale=1.0 / source.numel()))
+        self._add(reductions.deviation(self._target(deviation), self.program.view(mean), *views[1:]))
 
     # Along one dimension
 
@@ -327,3 +377,14 @@ class Lowering(fx.Interpreter):
             dim = source.dim() - 1 - place
             inside = inside.narrow(dim, pad[2 * place], source.shape[dim])
         self._elementwise("copy", inside, (None, source), {})
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    """List the tensors among arguments or results."""
+    if isinstance(tree, Tensor):
+        return [tree]
+    if isinstance(tree, (tuple, list)):
+        return [leaf for branch in cast("Sequence[Any]", tree) for leaf in _tensors(branch)]
+    if isinstance(tree, dict):
+        return [leaf for branch in cast("dict[Any, Any]", tree).values() for leaf in _tensors(branch)]
+    return []
