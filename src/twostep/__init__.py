@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         ConfigError,
         EnvError,
         ExportError,
+        GroupError,
         NumericsError,
         PolicyError,
         RatioError,
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
         default_training_step,
         functional_training_loop,
     )
+    from twostep.group import joined_group
     from twostep.learn.custom import RecordableLoss
     from twostep.learn.losses import ppo_loss
     from twostep.learn.meta import reptile
@@ -121,6 +123,7 @@ _NAMES_IN = {
         "ConfigError",
         "EnvError",
         "ExportError",
+        "GroupError",
         "NumericsError",
         "PolicyError",
         "RatioError",
@@ -148,6 +151,7 @@ _NAMES_IN = {
         "default_training_step",
         "functional_training_loop",
     ),
+    "twostep.group": ("joined_group",),
     "twostep.learn.custom": ("RecordableLoss",),
     "twostep.learn.losses": ("ppo_loss",),
     "twostep.learn.meta": ("reptile",),
@@ -197,6 +201,7 @@ __all__ = [
     "EpisodeStats",
     "EvalStats",
     "ExportError",
+    "GroupError",
     "JsonLinesSink",
     "League",
     "LearningProgressCurriculum",
@@ -261,6 +266,7 @@ __all__ = [
     "export_policy",
     "functional_training_loop",
     "gae",
+    "joined_group",
     "large_distributed_config",
     "load_rollouts",
     "make_env",

@@ -7,6 +7,7 @@ import math
 import torch
 
 from twostep.errors import RolloutError
+from twostep.group import ALONE, Group
 
 
 @torch.no_grad()
@@ -63,25 +64,28 @@ def _sum_backwards(sums: torch.Tensor, goes_on: torch.Tensor, factor: float) -> 
 
 
 @torch.no_grad()
-def explained_variance(values: torch.Tensor, returns: torch.Tensor, valid: torch.Tensor | None = None) -> torch.Tensor:
+def explained_variance(
+    values: torch.Tensor, returns: torch.Tensor, valid: torch.Tensor | None = None, group: Group = ALONE
+) -> torch.Tensor:
     """Return `1 - Var(returns - values) / Var(returns)` as a scalar tensor: 1 is perfect, 0 no better than a constant.
 
-    NaN where it means nothing: all returns alike, or no valid step.
+    NaN where it means nothing: all returns alike, or no valid step. Variances are over the steps of all of `group`.
     """
     _require_one_shape(values=values, returns=returns, valid=valid)
     if values.numel() == 0:
         return values.new_full((), math.nan)
     valid = torch.ones_like(values, dtype=torch.bool) if valid is None else valid
-    variance = _variance(returns, valid)
-    explained = 1 - _variance(returns - values, valid) / variance
+    variance = _variance(returns, valid, group)
+    explained = 1 - _variance(returns - values, valid, group) / variance
     return torch.where(variance > 0, explained, math.nan)
 
 
-def _variance(numbers: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
-    largest = torch.where(valid, numbers, -math.inf).amax()
+def _variance(numbers: torch.Tensor, valid: torch.Tensor, group: Group) -> torch.Tensor:
+    largest = group.max(torch.where(valid, numbers, -math.inf).amax())
     shifted = torch.where(valid, numbers - largest, 0.0)  # exact zeros where all numbers are alike
-    mean = shifted.sum() / valid.sum()
-    return torch.where(valid, shifted - mean, 0.0).square().sum() / valid.sum()
+    count = group.sum(valid.sum())
+    mean = group.sum(shifted.sum()) / count
+    return group.sum(torch.where(valid, shifted - mean, 0.0).square().sum()) / count
 
 
 def _require_one_shape(**tensors: torch.Tensor | None) -> None:

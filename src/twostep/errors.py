@@ -35,6 +35,10 @@ class NumericsError(TwostepError, FloatingPointError):
     """A number that is not finite, named with its place."""
 
 
+class GroupError(TwostepError, RuntimeError):
+    """Processes that should learn together, and do not."""
+
+
 class CheckpointError(TwostepError, RuntimeError):
     """A saved state that cannot be written, or is not exactly what was written."""
 

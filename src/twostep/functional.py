@@ -24,6 +24,7 @@ from twostep.curriculum import make_curriculum
 from twostep.environments import adapted
 from twostep.errors import ConfigError, EnvError
 from twostep.every import Every
+from twostep.group import present_group
 from twostep.learn.custom import CustomLoss
 from twostep.learn.ppo import PPOOptimizer
 from twostep.learn.settings import PPOConfig
@@ -32,7 +33,7 @@ from twostep.protocols import Curriculum, Sink, Stateful
 from twostep.resumption import kept, take_up
 from twostep.rollout import RolloutBuffer
 from twostep.runtime import chosen_device, keep_freed_memory
-from twostep.seeds import training_seeds
+from twostep.seeds import process_seed, training_seeds
 from twostep.stats import StatsLogger
 from twostep.store import PolicyStore, described
 from twostep.training_state import TrainingState, timings
@@ -118,6 +119,7 @@ def functional_training_loop(
         components = create_training_components(
             config, ppo_config, policy, env, None, policy_store, curriculum=curriculum, **parts
         )
+        state.group = components.ppo.group
         _go_on(state, components)
         _require_supported(config, components)
         with components.stats_logger:
@@ -138,7 +140,8 @@ def _loop(
         before = (state.agent_steps, state.epoch)
         metrics = step_fn(state, components, config, experience, custom_losses)
         _require_progress(state, before, step_fn)
-        if evaluating.due(state.agent_steps):
+        state.should_stop = state.group.any(state.should_stop)
+        if evaluating.due(state.agent_steps) and state.group.leads:
             metrics = metrics | _evaluated(components)
         if state.epoch % config.log_interval == 0 or _finished(state, config):
             components.stats_logger.log(metrics, state.agent_steps)
@@ -193,11 +196,14 @@ def create_training_components(
     """Make the parts of a training loop.
 
     Without `experience` a rollout of `ppo_config.rollout_steps` is made, shaped by policy and environment; a whole
-    `TrainingConfig` says what `ppo_config`, `curriculum`, `device` and `seed` leave out.
+    `TrainingConfig` says what `ppo_config`, `curriculum`, `device` and `seed` leave out. Of several
+    processes that learn together each makes its own parts; the one that leads logs, evaluates and saves.
     """
     whole = config if isinstance(config, TrainingConfig) else TrainingConfig()
     settings = ppo_config or whole.ppo
     seed = seed if seed is not None or whole is not config else whole.seed
+    group = present_group()
+    seed = None if seed is None else process_seed(seed, group.rank)
     seeds = training_seeds(seed)
     curriculum = curriculum or make_curriculum(whole.curriculum, seed)
     place = chosen_device(device or whole.device)
@@ -214,16 +220,17 @@ def create_training_components(
         env_seed=seeds.env,
         curriculum=curriculum,
         task_score=whole.curriculum.score,
+        group=group,
     )
     if experience is None:
         experience = collector.experience = collector.make_experience(settings.rollout_steps)
-    ppo = PPOOptimizer(policy, None, place, settings, seed=seeds.order)
+    ppo = PPOOptimizer(policy, None, place, settings, seed=seeds.order, group=group)
     return TrainingComponents(
         collector=collector,
         experience=experience,
         ppo=ppo,
         optimizer=ppo.optimizer,
-        stats_logger=StatsLogger(sinks),
+        stats_logger=StatsLogger(sinks if group.leads else ()),
         evaluator=evaluator,
         policy_store=policy_store,
         curriculum=curriculum,
@@ -275,12 +282,13 @@ def _evaluated(components: TrainingComponents) -> dict[str, float]:
 def _keep(state: TrainingState, components: TrainingComponents) -> None:
     policy = components.ppo.policy
     about = state.about()
-    if components.policy_store is not None:
+    if components.policy_store is not None and state.group.leads:
         components.policy_store.save(f"step_{state.agent_steps:012d}", policy, about)
     if components.checkpointer is not None:
         whole = kept(components.ppo, components.collector, _companions(components)) | state.state_dict()
         manifest = {"policy": described(policy, about)}
-        components.checkpointer.try_save(state.agent_steps, whole, manifest, score=about["score"])
+        if state.group.leads:
+            components.checkpointer.try_save(state.agent_steps, whole, manifest, score=about["score"])
 
 
 def _go_on(state: TrainingState, components: TrainingComponents) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from twostep.errors import RolloutError
+from twostep.group import ALONE, Group
 from twostep.tree import Tree, tree_items
 
 Numbers = np.ndarray[Any, Any] | Tensor
@@ -25,11 +26,12 @@ class RunningMeanStd:
         shape: Shape of one sample; whatever comes before it in an update counts as samples.
         epsilon: Added to the variance before its root is taken. Where the variance is no larger than this, nothing has
             varied, and the deviation is 1.
+        group: Whose samples it takes in: all see the same samples, if all call `update` equally often.
     """
 
-    def __init__(self, shape: tuple[int, ...] = (), epsilon: float = 1e-8) -> None:
+    def __init__(self, shape: tuple[int, ...] = (), epsilon: float = 1e-8, group: Group = ALONE) -> None:
         self.shape = tuple(shape)
-        self.epsilon = epsilon
+        self.epsilon, self.group = epsilon, group
         self.mean = np.zeros(self.shape, dtype=np.float64)
         self.var = np.ones(self.shape, dtype=np.float64)
         self.count = 0.0
@@ -51,11 +53,12 @@ class RunningMeanStd:
         if valid is not None:
             samples = samples[torch.as_tensor(valid, dtype=torch.bool, device=samples.device)]
         samples = samples.reshape(-1, *self.shape).double()
-        if len(samples) == 0:
-            return
         mean = samples.mean(dim=0)
         var = (samples - mean).square_().mean(dim=0)
-        self._merge(mean.cpu().numpy(), var.cpu().numpy(), float(len(samples)))
+        moments = torch.stack((mean, var, torch.full_like(mean, len(samples)))).cpu()
+        for mean, var, count in self.group.gather(moments).numpy():
+            if count.flat[0]:
+                self._merge(mean, var, float(count.flat[0]))
 
     def _merge(self, mean: np.ndarray[Any, Any], var: np.ndarray[Any, Any], count: float) -> None:
         """Join two sets of samples known by their moments (Chan, Golub and LeVeque 1983)."""
@@ -93,8 +96,8 @@ class ReturnNormalizer:
     moves only between updates.
     """
 
-    def __init__(self, epsilon: float = 1e-8) -> None:
-        self.rms = RunningMeanStd((), epsilon)
+    def __init__(self, epsilon: float = 1e-8, group: Group = ALONE) -> None:
+        self.rms = RunningMeanStd((), epsilon, group)
 
     @property
     def scale(self) -> float:
@@ -129,8 +132,8 @@ class ObservationNormalizer:
     returned before the rollout began.
     """
 
-    def __init__(self, epsilon: float = 1e-8) -> None:
-        self.epsilon = epsilon
+    def __init__(self, epsilon: float = 1e-8, group: Group = ALONE) -> None:
+        self.epsilon, self.group = epsilon, group
         self.leaves: dict[str, RunningMeanStd] = {}
 
     def update(self, obs: Tree, valid: Numbers | None = None, leading: int = 2) -> None:
@@ -139,7 +142,7 @@ class ObservationNormalizer:
             if not _is_floating(leaf):
                 continue
             if path not in self.leaves:
-                self.leaves[path] = RunningMeanStd(tuple(leaf.shape[leading:]), self.epsilon)
+                self.leaves[path] = RunningMeanStd(tuple(leaf.shape[leading:]), self.epsilon, self.group)
             self.leaves[path].update(leaf, valid)
 
     def frozen(self) -> dict[str, tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
@@ -154,7 +157,8 @@ class ObservationNormalizer:
         """Continue exactly where `state_dict` was taken."""
         self.leaves = {}
         for path, leaf_state in state.items():
-            self.leaves[path] = RunningMeanStd(tuple(torch.as_tensor(leaf_state["mean"]).shape), self.epsilon)
+            shape = tuple(torch.as_tensor(leaf_state["mean"]).shape)
+            self.leaves[path] = RunningMeanStd(shape, self.epsilon, self.group)
             self.leaves[path].load_state_dict(leaf_state)
 
 

@@ -30,6 +30,11 @@ def training_seeds(seed: int | None) -> TrainingSeeds:
     return TrainingSeeds(None if seed is None else env, actions, order)
 
 
+def process_seed(seed: int, rank: int) -> int:
+    """Return what the randomness of one of several processes grows from; for the first, rank 0, the run's own seed."""
+    return seed if rank == 0 else int(np.random.SeedSequence(seed, spawn_key=(rank,)).generate_state(1)[0])
+
+
 def row_seeds(seed: int, num_rows: int) -> list[int]:
     """Derive one seed per row from a run's seed.
 

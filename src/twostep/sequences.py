@@ -3,11 +3,14 @@
 A rollout `[T, B]` is cut into sequences of L steps: the memory entering each is stored with the rollout. Sequences are
 shuffled across rows and time; no valid step is dropped: a last sequence shorter than L is filled up with invalid steps,
 and minibatches differ by at most one sequence. Without memory L is 1 and a sequence is a transition.
+
+Several processes shuffle the sequences of all of them in one order, and each takes out of every minibatch those that it
+has: the minibatches are the same, however many processes share them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -15,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from twostep.errors import RolloutError
+from twostep.group import ALONE, Group
 from twostep.tree import Tree, tree_map
 
 if TYPE_CHECKING:
@@ -38,7 +43,9 @@ class Minibatch:
     valid: Tensor | None
     """Which steps count; None for all."""
     count: int
-    """How many steps count."""
+    """How many steps count here."""
+    whole: int
+    """How many count in the whole minibatch, of which this may be a piece, or the part of one process."""
     conditions: dict[str, Any] = field(default_factory=dict[str, Any])
     """What else the policy was conditioned on, by keyword: `action_masks` and what the rollout's context names."""
 
@@ -49,7 +56,7 @@ class Minibatch:
 
     def with_tensors(self, tree: Tree) -> Minibatch:
         """Return a minibatch like this one that holds the tensors of such a tree."""
-        return Minibatch(*tree[:-1], count=self.count, conditions=tree[-1])
+        return Minibatch(*tree[:-1], count=self.count, whole=self.whole, conditions=tree[-1])
 
     def pieces(self, number: int) -> Iterator[Minibatch]:
         """Split along sequences, so that a large minibatch goes through the network in parts."""
@@ -76,29 +83,44 @@ class Minibatch:
             states=tree_map(lambda leaf: leaf[start:stop], self.states),
             valid=valid,
             count=(stop - start) * self.logprobs.shape[0] if valid is None else int(valid.sum()),
+            whole=self.whole,
             conditions={name: tree_map(cut, tree) for name, tree in self.conditions.items()},
         )
 
 
 class Sequences:
-    """The sequences of one rollout, cut once and shuffled anew for every epoch."""
+    """The sequences of one rollout, cut once and shuffled anew for every epoch.
 
-    def __init__(self, rollout: RolloutBuffer, advantages: Tensor, returns: Tensor) -> None:
+    Of a group each process has some rows of the rollout; sequences are numbered over all of them.
+    """
+
+    def __init__(self, rollout: RolloutBuffer, advantages: Tensor, returns: Tensor, group: Group = ALONE) -> None:
         """Cut `rollout` along its own `sequence_length`; of those without a valid step few are kept."""
         steps, rows = rollout.rewards.shape
-        self.length = rollout.sequence_length
-        per_row = -(-steps // self.length)
-        self.full = bool(rollout.valid.all()) and steps % self.length == 0
-        self.starts, self.rows, self.valid_counts = _index(rollout.valid, self.length, per_row)
+        self.length, self.sharers = rollout.sequence_length, group.size
+        self.shared = self.sharers > 1
+        self.full = not self.shared and bool(rollout.valid.all()) and steps % self.length == 0
+        counts, first_row = _counts_of_all(_counts(rollout.valid, self.length), group)
+        self.starts, self.rows, self.valid_counts = _index(counts, self.length)
+        if self.shared:
+            self._find_own(first_row, rows)
         self.num_rows, self.num_steps = rows, steps
         columns = (rollout.logprobs, rollout.values, advantages, returns, rollout.rewards)
         self.scalars = torch.stack(columns).flatten(1, 2)  # [5, T * B]
         self.rollout = rollout
         self.device = rollout.rewards.device
 
+    def _find_own(self, first_row: int, rows: int) -> None:
+        """Note which sequences are here, number their rows from 0, and add an empty one to fill minibatches up with."""
+        own = (self.rows >= first_row) & (self.rows < first_row + rows)
+        self.is_own = own.cpu()
+        self.starts = torch.cat((self.starts, self.starts.new_full((1,), _NOWHERE)))
+        self.rows = torch.cat((torch.where(own, self.rows - first_row, 0), self.rows.new_zeros(1)))
+        self.valid_counts = torch.cat((self.valid_counts, self.valid_counts.new_zeros(1)))
+
     def __len__(self) -> int:
-        """Return the number of sequences."""
-        return self.starts.shape[0]
+        """Return the number of sequences, over all processes."""
+        return self.starts.shape[0] - self.shared
 
     def minibatch_count(self, minibatch_size: int | None, num_minibatches: int) -> int:
         """Return how many minibatches an epoch has: by transitions where given, at least one sequence in each."""
@@ -115,8 +137,11 @@ class Sequences:
         if not number:
             return
         shuffled = torch.randperm(len(self), generator=generator)
-        order = shuffled.to(self.device, non_blocking=True)
         sizes = [len(self) * (i + 1) // number - len(self) * i // number for i in range(number)]
+        wholes = self._valid_in(shuffled, sizes)
+        if self.shared:
+            shuffled, sizes = self._own_part(shuffled, sizes)
+        order = shuffled.to(self.device, non_blocking=True)
         steps = torch.arange(self.length, device=self.device)[:, None]
         flat: list[Tensor] = []
         inside: list[Tensor] = []
@@ -133,19 +158,42 @@ class Sequences:
             "actions": _gather(rollout.actions, index),
             "episode_starts": rollout.episode_starts.flatten().index_select(0, index),
             "scalars": self.scalars.index_select(1, index),
-            "states": _gather_at(rollout.states, self.starts[order] // self.length, self.rows[order]),
+            "states": _gather_at(rollout.states, self._entries(order), self.rows[order]),
             "action_masks": _gather(rollout.action_masks, index),
             "context": _gather_at(rollout.context, index // self.num_rows, index % self.num_rows),
             "valid": None if self.full else rollout.valid.flatten().index_select(0, index) & torch.cat(inside),
         }
         if gathered["valid"] is not None:
             _make_finite(gathered["obs"], gathered["valid"])
-        counts = None if self.full else self.valid_counts[shuffled]
-        yield from self._slices(gathered, sizes, counts)
+        counts = self._valid_in(shuffled, sizes) if self.shared else wholes
+        yield from self._slices(gathered, sizes, zip(counts, wholes, strict=True))
 
-    def _slices(self, gathered: dict[str, Any], sizes: list[int], counts: Tensor | None) -> Iterator[Minibatch]:
+    def _entries(self, order: Tensor) -> Tensor:
+        """Return at which sequence of their rows these sequences are."""
+        entries = self.starts[order] // self.length
+        return entries.clamp(max=(self.num_steps - 1) // self.length) if self.shared else entries
+
+    def _valid_in(self, order: Tensor, sizes: list[int]) -> list[int]:
+        """Return how many steps count in each minibatch of such sizes."""
+        if self.full:
+            return [size * self.length for size in sizes]
+        return [int(part.sum()) for part in self.valid_counts[order].split(sizes)]
+
+    def _own_part(self, shuffled: Tensor, sizes: list[int]) -> tuple[Tensor, list[int]]:
+        """Return what of each minibatch is here, filled up with the empty sequence so that there are few sizes."""
+        grain = max(1, len(self) // len(sizes) // self.sharers // GRAINS)
+        parts: list[Tensor] = []
+        for part in shuffled.split(sizes):
+            own = part[self.is_own[part]]
+            parts += [own, own.new_full((-len(own) % grain or grain * (not len(own)),), len(self))]
+        filled = [len(own) + len(empty) for own, empty in zip(parts[::2], parts[1::2], strict=True)]
+        return torch.cat(parts), filled
+
+    def _slices(
+        self, gathered: dict[str, Any], sizes: list[int], counts: Iterable[tuple[int, int]]
+    ) -> Iterator[Minibatch]:
         done = 0
-        for size in sizes:
+        for size, (count, whole) in zip(sizes, counts, strict=True):
             here = slice(done * self.length, (done + size) * self.length)
             shape = (self.length, size)
 
@@ -167,26 +215,48 @@ class Sequences:
                 episode_starts=cut(gathered["episode_starts"]),
                 states=tree_map(lambda leaf, a=done, b=done + size: leaf[a:b], gathered["states"]),
                 valid=None if gathered["valid"] is None else cut(gathered["valid"]),
-                count=size * self.length if counts is None else int(counts[done : done + size].sum()),
+                count=count,
+                whole=whole,
                 conditions={name: tree_map(cut, tree) for name, tree in conditions.items()},
             )
             done += size
 
 
+_NOWHERE = 2**40
+"""A first step behind the end of any rollout."""
 LARGEST = 1e30
 """What a number that was seen where nobody acted stays below: sums of larger ones overflow."""
 GRAINS = 16
 """Sequences are counted in sixteenths of the rollout, so that minibatches have few different sizes."""
 
 
-def _index(valid: Tensor, length: int, per_row: int) -> tuple[Tensor, Tensor, Tensor]:
+def _counts(valid: Tensor, length: int) -> Tensor:
+    """Return how many steps count in each sequence, `[T / L, B]`."""
+    padded = torch.nn.functional.pad(valid, (0, 0, 0, -valid.shape[0] % length))
+    return padded.unflatten(0, (-1, length)).sum(1)
+
+
+def _counts_of_all(counts: Tensor, group: Group) -> tuple[Tensor, int]:
+    """Return such counts with the rows of all processes side by side, and where those of this one begin."""
+    if group.size == 1:
+        return counts, 0
+    shapes = group.gather(torch.tensor(counts.shape)).tolist()
+    if len({entries for entries, _ in shapes}) > 1:
+        raise RolloutError(
+            f"Processes that learn together have rollouts of {[entries for entries, _ in shapes]} sequences per row; "
+            "all must be equally long. Collect with the same rollout_steps and bptt_length everywhere."
+        )
+    rows = [rows for _, rows in shapes]
+    parts = group.gather(torch.nn.functional.pad(counts, (0, max(rows) - counts.shape[1])))
+    return torch.cat([part[:, :own] for part, own in zip(parts, rows, strict=True)], 1), sum(rows[: group.rank])
+
+
+def _index(counts: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return first step, row and number of valid steps of every sequence that has any, and of a few that have none."""
-    padded = torch.nn.functional.pad(valid, (0, 0, 0, per_row * length - valid.shape[0]))
-    counts = padded.unflatten(0, (per_row, length)).sum(1).flatten()  # [T / L * B]
+    rows, counts = counts.shape[1], counts.flatten()  # [T / L * B]
     grain = max(1, counts.numel() // GRAINS)
     number = -(-int((counts > 0).sum()) // grain) * grain
     chosen = (counts == 0).byte().argsort(stable=True)[:number]
-    rows = valid.shape[1]
     return chosen // rows * length, chosen % rows, counts[chosen].cpu()
 
 

@@ -20,6 +20,7 @@ from twostep.curriculum import make_curriculum
 from twostep.environments import action_space_of
 from twostep.errors import ConfigError, EnvError
 from twostep.every import Every
+from twostep.group import present_group
 from twostep.learn.custom import CustomLoss
 from twostep.learn.losses import ppo_loss
 from twostep.learn.ppo import PPOOptimizer
@@ -30,7 +31,7 @@ from twostep.protocols import Curriculum, Sink, Stateful
 from twostep.resumption import kept, take_up
 from twostep.rollout import RolloutBuffer
 from twostep.runtime import chosen_device, keep_freed_memory
-from twostep.seeds import training_seeds
+from twostep.seeds import process_seed, training_seeds
 from twostep.stats import StatsLogger
 from twostep.store import described
 from twostep.training_state import Counted, TrainingState, timings
@@ -74,6 +75,9 @@ class PPOTrainer(Counted):
         learning rates a schedule then scales, or the name of the one that is made. `checkpoint_dir` is `run_dir` by the
         name it had before. Every episode plays a task of `curriculum`, which is told how it went by `task_score`, see
         `RolloutCollector`; checkpoints hold it.
+
+        Processes that `torch.distributed` has joined learn together, each from the rows of its own environment: all of
+        them make the same calls, and the one that leads writes.
         """
         if isinstance(env, (PPOConfig, TrainingConfig)):
             env, config, device = None, env, device if device is not None else config
@@ -85,12 +89,15 @@ class PPOTrainer(Counted):
         folder = run_dir if run_dir is not None else checkpoint_dir
         self.run_dir = Path(folder) if folder is not None else None
         self.seed = seed
-        self._seeds = training_seeds(seed)
+        self.group = present_group()
+        self._seeds = training_seeds(None if seed is None else process_seed(seed, self.group.rank))
         self._collectors: dict[int, RolloutCollector] = {}
         self.policy = as_policy(policy, action_space_of(env)).to(self.device)
-        self.learner = PPOOptimizer(self.policy, optimizer, self.device, chosen, seed=self._seeds.order)
+        self.learner = PPOOptimizer(
+            self.policy, optimizer, self.device, chosen, seed=self._seeds.order, group=self.group
+        )
         self.custom_losses = tuple(custom_losses)
-        self.state = TrainingState()
+        self.state = TrainingState(group=self.group)
         self.interrupted = False
         self.curriculum, self._task_score, self.replay = curriculum, task_score, replay
         parts = {"curriculum": curriculum, "replay": replay}
@@ -192,6 +199,7 @@ class PPOTrainer(Counted):
                 env_seed=self._seeds.env,
                 curriculum=self.curriculum,
                 task_score=self._task_score,
+                group=self.group,
             )
         return self._collectors[id(env)]
 
@@ -199,7 +207,7 @@ class PPOTrainer(Counted):
         """Set the environment to a task and return `task_trajectories` of it; their steps count."""
         seed = self._seeds.actions + self.total_timesteps
         trajectories, steps = task_trajectories(self._collector(self.env), task, count, length, seed)
-        self.state.agent_steps += steps
+        self.state.agent_steps += sum(self.group.tell(steps))
         return trajectories
 
     # ------------------------------------------------------------------ phase two: learn
@@ -287,7 +295,7 @@ class PPOTrainer(Counted):
         keep_freed_memory()
         length = rollout_length or self.config.rollout_steps
         history: dict[str, list[float]] = {}
-        logger = StatsLogger(sinks)
+        logger = StatsLogger(sinks if self.group.leads else ())
         self.interrupted = False
         saving = Every(save_interval or 0, self.n_updates)
         try:
@@ -299,7 +307,7 @@ class PPOTrainer(Counted):
                         history.setdefault(name, []).append(value)
                 if saving.due(self.n_updates):
                     self.save_checkpoint()
-                if callback is not None and callback(self, metrics) is False:
+                if self.group.any(callback is not None and callback(self, metrics) is False):
                     break
             self.learner.set_progress(self.total_timesteps / total_timesteps)
         except KeyboardInterrupt:
@@ -342,7 +350,8 @@ class PPOTrainer(Counted):
             if self.run_dir is None:
                 raise ConfigError("There is nowhere to save: pass run_dir= to PPOTrainer or a path to save_checkpoint.")
             path = self.run_dir / "checkpoints" / f"step_{self.total_timesteps:012d}"
-        return save_state(Path(path), self.state_dict(), self.manifest())
+        state = self.state_dict()
+        return save_state(Path(path), state, self.manifest()) if self.group.leads else Path(path)
 
     def manifest(self) -> dict[str, Any]:
         """Return what a checkpoint says beside the state: how the policy is built, and how far it has come."""

@@ -6,8 +6,10 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from heapq import merge
 from typing import Any
 
+from twostep.group import ALONE, Group
 from twostep.rollout import RolloutBuffer
 
 RECENT_EPISODES = 100
@@ -20,7 +22,10 @@ def _recent() -> deque[float]:
 
 @dataclass
 class TrainingState:
-    """The counters of a training loop, and the only thing that it changes besides its components."""
+    """The counters of a training loop, and the only thing that it changes besides its components.
+
+    Processes that learn together count together, so that all of them have the same numbers.
+    """
 
     agent_steps: int = 0
     """Steps of agents that counted, over all rows."""
@@ -33,14 +38,19 @@ class TrainingState:
     episode_lengths: deque[float] = field(default_factory=_recent)
     should_stop: bool = False
     """Whoever sets this ends the loop after the present step."""
+    group: Group = field(default=ALONE, compare=False, repr=False)
+    """Whose steps and episodes are counted."""
 
     def count(self, rollout: RolloutBuffer) -> int:
         """Take in what was collected, and return how many agent steps that were."""
-        steps = int(rollout.valid.sum())
+        own = [(episode.step, episode.ret, episode.length) for episode in rollout.episodes]
+        told = self.group.tell((int(rollout.valid.sum()), own))
+        steps = sum(part for part, _ in told)
         self.agent_steps += steps
-        self.episodes += len(rollout.episodes)
-        self.episode_rewards.extend(episode.ret for episode in rollout.episodes)
-        self.episode_lengths.extend(episode.length for episode in rollout.episodes)
+        for _, episode_return, length in merge(*(ended for _, ended in told), key=lambda ended: ended[0]):
+            self.episodes += 1
+            self.episode_rewards.append(episode_return)
+            self.episode_lengths.append(length)
         return steps
 
     def reached(self, solved_at: float | None) -> bool:

@@ -18,7 +18,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.distributions import Categorical, Normal
-from torch.nn.parallel import DistributedDataParallel
 
 from twostep.collect.collector import RolloutCollector
 from twostep.errors import PolicyError
@@ -674,7 +673,6 @@ class Memoryless(Plain):
         (Inside(CHOICES), DISCRETE, r"keeps its memory inside \(reset_hidden\)"),
         (Memoryless(CHOICES), DISCRETE, "takes memory, but how does it start"),
         (nn.Module(), DISCRETE, "no forward"),
-        (DistributedDataParallel.__new__(DistributedDataParallel), DISCRETE, r"Pass policy\.module"),
     ],
 )
 def test_what_cannot_be_a_policy_is_refused_in_words(network: Any, space: Any, message: str) -> None:

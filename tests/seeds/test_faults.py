@@ -27,6 +27,7 @@ from twostep import (
     make_policy,
 )
 from twostep.config import TrainingConfig
+from twostep.group import ALONE
 from twostep.vector import SerialVectorEnv, as_env
 
 GAMMA, LAMBDA = 0.9, 0.8
@@ -261,11 +262,12 @@ def test_a_value_of_one_column_never_becomes_a_square() -> None:
 @pytest.mark.parametrize(("per_rollout", "every"), [(983_040, 1_000_000), (300_000, 1_000_000), (2_500_000, 1_000_000)])
 def test_checkpoints_come_where_a_threshold_is_crossed(per_rollout: int, every: int, tmp_path: Any) -> None:
     """LB10, N8, C35: not by a remainder; at most one per rollout, and no threshold is passed without one."""
-    from twostep.cli.training import _Run
+    from twostep.cli.training import Run
 
     class Stub:
         env = gym.make("CartPole-v1")
         device = "cpu"
+        group = ALONE
         total_timesteps = 0
 
         def state_dict(self) -> dict[str, Any]:
@@ -275,7 +277,7 @@ def test_checkpoints_come_where_a_threshold_is_crossed(per_rollout: int, every: 
 
     trainer, saved = Stub(), []
     config = TrainingConfig.from_dict({"checkpoint_every": every, "progress": False, "env": "CartPole-v1"})
-    run = _Run(config, trainer, tmp_path)
+    run = Run(config, trainer, tmp_path)
     run.checkpointer.try_save = lambda step, *_: saved.append(step)
     total = 20_000_000
     while trainer.total_timesteps < total:

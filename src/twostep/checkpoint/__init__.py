@@ -18,7 +18,7 @@ from twostep.checkpoint.generators import (
     restore_process_generators,
     seed_from,
 )
-from twostep.checkpoint.packing import State, pack, unpack
+from twostep.checkpoint.packing import State, from_bytes, pack, to_bytes, unpack
 
 __all__ = [
     "CHECKPOINTS",
@@ -31,6 +31,7 @@ __all__ = [
     "NewerFormatError",
     "State",
     "TrainingCheckpointer",
+    "from_bytes",
     "generator_state",
     "load_manifest",
     "load_state",
@@ -40,5 +41,6 @@ __all__ = [
     "restore_process_generators",
     "save_state",
     "seed_from",
+    "to_bytes",
     "unpack",
 ]

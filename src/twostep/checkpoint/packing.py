@@ -6,11 +6,14 @@ What comes back is of the same kind everywhere: an array an array, NumPy's numbe
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any, cast
 
 import numpy as np
 import torch
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as tensors_to_bytes
 
 from twostep.errors import CheckpointError
 
@@ -112,6 +115,22 @@ def unpack(tensors: dict[str, torch.Tensor], structure: Any) -> State:
         elements = [unpack(tensors, element) for element in inside]
         return elements if kind == "list" else tuple(elements)
     raise CheckpointError(f"{kind!r} is no kind of node that this version knows. Update twostep.")
+
+
+_LENGTH = 8
+
+
+def to_bytes(state: State) -> bytes:
+    """Write a state as bytes, to be sent to another process."""
+    tensors, structure = pack(state)
+    told = json.dumps(structure).encode()
+    return len(told).to_bytes(_LENGTH, "little") + told + tensors_to_bytes(tensors)
+
+
+def from_bytes(content: bytes) -> State:
+    """Read what `to_bytes` wrote."""
+    end = _LENGTH + int.from_bytes(content[:_LENGTH], "little")
+    return unpack(load_tensors(content[end:]), json.loads(content[_LENGTH:end]))
 
 
 def _restored(tensors: dict[str, torch.Tensor], name: str, content: dict[str, Any], named: Any) -> torch.Tensor:

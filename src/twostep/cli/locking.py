@@ -60,7 +60,7 @@ class RunLock:
         if not _is_at(file, self.path):  # whoever held it has deleted it meanwhile
             os.close(file)
             return
-        about = {"pid": os.getpid(), "started": _start_of(os.getpid()), "host": platform.node()}
+        about = {"pid": os.getpid(), "started": start_of(os.getpid()), "host": platform.node()}
         os.ftruncate(file, 0)
         os.pwrite(file, json.dumps({**about, "since": time.strftime("%Y-%m-%d %H:%M:%S")}).encode(), 0)
         self._file = file
@@ -109,11 +109,11 @@ def _holds(holder: dict[str, Any]) -> bool:
         return False
     except PermissionError:
         pass
-    now = _start_of(pid)
+    now = start_of(pid)
     return now is None or started is None or now == started
 
 
-def _start_of(pid: int) -> int | None:
+def start_of(pid: int) -> int | None:
     """Return when a process began, in ticks of the system's clock; None where the system does not say."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])

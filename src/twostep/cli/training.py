@@ -5,32 +5,35 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from twostep.cli.discoveries import SYMBOLIC, in_words, is_found, keep_discoveries
-from twostep.cli.evaluations import BEST, EVALUATIONS_FILE, LEAGUE, REPLAYS, Evaluations
+from twostep.cli.discoveries import SYMBOLIC, is_found
+from twostep.cli.evaluations import BEST, LEAGUE, Evaluations
 from twostep.cli.locking import RunLock
+from twostep.cli.reporting import report
 from twostep.cli.runs import (
     CHECKPOINTS,
     CONFIG_FILE,
     CSV_FILE,
-    CURVE_FILE,
     METRICS_FILE,
     ROLLOUTS,
     find_checkpoint,
     make_run_folder,
 )
 from twostep.cli.stopping import Stopping
+from twostep.cli.together import joined, launched_before, mark_launched, own_part
 from twostep.config import TrainingConfig, shipped_config
 from twostep.config.suites import load_suite
 from twostep.curriculum import make_curriculum
 from twostep.errors import CheckpointError, ConfigError, EnvError, TwostepError
 from twostep.every import Every
+from twostep.launch import launch
 from twostep.protocols import RowEnv, Sink
-from twostep.stats.console import Progress, duration, number
-from twostep.stats.plots import plot_learning_curve
+from twostep.seeds import process_seed
+from twostep.stats.console import Progress
 from twostep.stats.sinks import CsvSink, JsonLinesSink, TensorBoardSink, WandbSink
 from twostep.values import show
 
@@ -81,21 +84,43 @@ class GoingOn(NamedTuple):
 
 def run_training(config: TrainingConfig, going_on: GoingOn | None = None, watch: Watch | None = None) -> int:
     """Train, save and report, in a new folder or in that of a run that goes on; return the exit code."""
+    try:
+        with joined(config):
+            return _training(config, going_on, watch)
+    except _FailedError:
+        return 1
+
+
+class _FailedError(Exception):
+    """A training that failed, and has said so."""
+
+
+def _training(config: TrainingConfig, going_on: GoingOn | None, watch: Watch | None) -> int:
     started = time.monotonic()
     if config.trainer.suite:
         load_suite(config.trainer.suite)  # what is wrong with it is said before anything is made
+    before = launched_before(config)
+    if going_on is None and before is not None:
+        going_on = GoingOn(before)
     if going_on is not None:
-        with RunLock(going_on.folder):
+        with _locked(going_on.folder):
             return _train_in(going_on.folder, *build(config), config, started, going_on, watch)
     env, trainer = build(config)
     try:
         trainer.rehearse()
-        folder = make_run_folder(config, "Every setting of this run, which 'twostep train' with this file repeats.")
+        heading = "Every setting of this run, which 'twostep train' with this file repeats."
+        made = str(make_run_folder(config, heading)) if trainer.group.leads else ""
+        folder = Path(trainer.group.tell(made)[0])
     except BaseException:
         env.close()
         raise
-    with RunLock(folder):
+    with _locked(folder):
         return _train_in(folder, env, trainer, config, started, watch=watch)
+
+
+def _locked(folder: Path) -> AbstractContextManager[Any]:
+    """Hold the folder of a run, if this is the process that writes there."""
+    return nullcontext() if launch().rank else RunLock(folder)
 
 
 def _train_in(
@@ -111,25 +136,35 @@ def _train_in(
         if config.replay.kept:
             from twostep.learn.replay import make_replay
 
-            trainer.use_replay(make_replay(config.replay, config.seed, folder / ROLLOUTS))
+            rank = trainer.group.rank
+            rollouts = folder / (f"{ROLLOUTS}_{rank}" if rank else ROLLOUTS)
+            trainer.use_replay(make_replay(config.replay, process_seed(config.seed, rank), rollouts))
         if going_on is not None:
             _go_on(trainer, going_on)
-            config.save_yaml(folder / CONFIG_FILE, "Every setting of this run, as it went on last.")
-        run = _Run(config, trainer, folder, watch)
+        if trainer.group.leads:
+            mark_launched(folder)
+            if going_on is not None:
+                config.save_yaml(folder / CONFIG_FILE, "Every setting of this run, as it went on last.")
+        run = Run(config, trainer, folder, watch)
         with Stopping() as stopping, run.progress:
             failure = run.train(stopping)
-        run.report(time.monotonic() - started, failure)
+        report(run, time.monotonic() - started, failure)
     finally:
         env.close()
     if failure is not None:
-        return 1
+        raise _FailedError
     return INTERRUPTED if trainer.interrupted else stopping.exit_code
 
 
 def _go_on(trainer: PPOTrainer, going_on: GoingOn) -> None:
     checkpointer = _checkpointer(going_on.folder)
+    if not checkpointer.steps():  # all processes were started again before anything was saved
+        return
     loaded = checkpointer.load(going_on.step)
     trainer.load_state_dict(loaded.state, same_episodes=going_on.same_episodes)
+    trainer.group.any(False)  # all have read it
+    if not trainer.group.leads:
+        return
     if trainer.restart_reason:
         print(f"twostep: episodes begin anew: {trainer.restart_reason}")
     for left in checkpointer.leave_later(trainer.total_timesteps):
@@ -161,7 +196,7 @@ def resume_training(where: str, changes: dict[str, Any]) -> int:
 def build(config: TrainingConfig, num_envs: int | None = None) -> tuple[RowEnv, PPOTrainer]:
     """Make the environments, and then, with torch, the agent and its trainer."""
     plays_itself = config.self_play.snapshot_every > 0
-    env = _environments(config, num_envs)
+    env = _environments(own_part(config), num_envs)
     from twostep.policies.actor_critic import make_policy
     from twostep.runtime import limit_threads
     from twostep.trainer import PPOTrainer
@@ -170,8 +205,9 @@ def build(config: TrainingConfig, num_envs: int | None = None) -> tuple[RowEnv, 
         policy = make_policy(env, config.agent, seed=config.seed)
         device = device_named(config.device)
         limit_threads(policy)
+        own_seed = process_seed(config.seed, launch().rank)
         taught: dict[str, Any] = {
-            "curriculum": make_curriculum(config.curriculum, config.seed),
+            "curriculum": make_curriculum(config.curriculum, own_seed),
             "task_score": config.curriculum.score,
         }
         if not plays_itself:
@@ -181,7 +217,7 @@ def build(config: TrainingConfig, num_envs: int | None = None) -> tuple[RowEnv, 
 
         settings = config.self_play
         league = League(policy, settings.league_size, heuristic_share=settings.heuristic_share)
-        arena = SelfPlay(env, league, config.env.agent_ids or OWN_TEAM, seed=config.seed)
+        arena = SelfPlay(env, league, config.env.agent_ids or OWN_TEAM, seed=own_seed)
         trainer = PPOTrainer(policy, arena, config.ppo, device=device, seed=config.seed, **taught)
         trainer.companions[LEAGUE] = league
         return arena, trainer
@@ -193,10 +229,11 @@ def build(config: TrainingConfig, num_envs: int | None = None) -> tuple[RowEnv, 
 def _environments(config: TrainingConfig, num_envs: int | None) -> RowEnv:
     from twostep.config.environments import make_configured
 
+    seed = process_seed(config.seed, launch().rank)
     if not config.self_play.snapshot_every:
-        return make_configured(config, num_envs)
+        return make_configured(config, num_envs, seed)
     try:
-        return make_configured(config, num_envs, agent_ids=("*",))
+        return make_configured(config, num_envs, seed, agent_ids=("*",))
     except EnvError:
         make_configured(config, num_envs).close()  # says it where something else is wrong
     raise ConfigError(
@@ -209,6 +246,10 @@ def device_named(name: str) -> str | None:
     """Return a device that is there; None chooses one."""
     import torch
 
+    from twostep.group import own_gpu
+
+    if launch().size > 1 and (name.startswith("cuda") or (name == "auto" and torch.cuda.is_available())):
+        return f"cuda:{own_gpu()}"
     if name == "auto":
         return None
     kind, _, index = name.partition(":")
@@ -218,14 +259,15 @@ def device_named(name: str) -> str | None:
     return name
 
 
-class _Run:
+class Run:
     """One training with all that watches it."""
 
     def __init__(self, config: TrainingConfig, trainer: PPOTrainer, folder: Path, watch: Watch | None = None) -> None:
         self.config, self.trainer, self.folder, self.watch = config, trainer, folder, watch
+        self.leads = trainer.group.leads
         self.solved = self.found = False
         self.progress: Any = _Silence()
-        if config.logging.progress:
+        if config.logging.progress and self.leads:
             self.progress = Progress(
                 f"{config.env.id} · seed {config.seed} · {trainer.device}",
                 config.trainer.total_timesteps,
@@ -233,12 +275,12 @@ class _Run:
                 action_space=trainer.env.action_space,
                 solved_at=config.trainer.solved_at,
             )
-        self.evaluations = Evaluations(config, folder, trainer.total_timesteps)
+        self.evaluations = Evaluations(config if self.leads else TrainingConfig(), folder, trainer.total_timesteps)
         intervals = (config.trainer.eval_every, config.self_play.snapshot_every, config.trainer.checkpoint_every)
         self._evaluating, self._copying, self._saving = (Every(steps, trainer.total_timesteps) for steps in intervals)
         keeping = {"keep_last": config.trainer.keep_last, "keep_every": config.trainer.keep_every}
         self.checkpointer = _checkpointer(folder, **keeping, config=config.to_dict())
-        self._stopping = Stopping()
+        self._stopping, self._asked_to_stop = Stopping(), False
 
     def train(self, stopping: Stopping) -> TwostepError | None:
         """Train to the end or until a signal stops it, and save; return what of the user's made it fail."""
@@ -249,60 +291,20 @@ class _Run:
                 settings.total_timesteps,
                 log_interval=settings.log_interval,
                 callback=self._after_update,
-                sinks=self._sinks(),
+                sinks=self._sinks() if self.leads else (),
             )
             self._save(self.checkpointer.save)
-            self.evaluations.take_in(wait=not self.trainer.interrupted and self._stopping.received is None)
+            self.evaluations.take_in(wait=not self.stopped)
         except TwostepError as error:
             return error
         finally:
             self.evaluations.close()
         return None
 
-    def report(self, seconds: float, failure: TwostepError | None) -> None:
-        """Draw the learning curve and say what came out, where it is and what can be done next."""
-        from twostep.cli import complain
-
-        drawn = self._draw()
-        print(f"{self.config.env.id}: {self._outcome(seconds, failure)}")
-        if self.config.env.id == SYMBOLIC:
-            print(in_words(keep_discoveries(self.folder, self.trainer.env), "the best expression that was written:"))
-        print(f"  {self.folder}")
-        if (self.folder / CHECKPOINTS).is_dir():
-            print(f"    {CHECKPOINTS:20} the agent, and all that is needed to go on")
-        if (self.folder / BEST).is_dir():
-            print(f"    {BEST:20} the agent that did best in evaluation: {self.evaluations.words()}")
-        if (self.folder / REPLAYS).is_dir():
-            print(f"    {REPLAYS:20} a match of every evaluation: twostep play {self.folder}")
-        if (self.folder / ROLLOUTS).is_dir():
-            print(f"    {ROLLOUTS:20} the newest experience: twostep inspect {self.folder / ROLLOUTS}")
-        if drawn:
-            print(f"    {CURVE_FILE:20} the run as a picture")
-        print(f"    {METRICS_FILE:20} a row per update; config.yaml: every setting")
-        if failure is not None:
-            complain(f"training failed: {failure}")
-            return
-        print(f"Next: twostep eval {self.folder}")
-        if self.trainer.total_timesteps < self.config.trainer.total_timesteps and not (self.solved or self.found):
-            print(f"  or: twostep resume {self.folder}")
-
-    def _outcome(self, seconds: float, failure: TwostepError | None) -> str:
-        trainer, settings = self.trainer, self.config.trainer
-        rewards = list(trainer.episode_rewards)
-        how = "finished"
-        if self.solved:
-            how = f"solved ({settings.solved_at:g})"
-        elif self.found:
-            how = "the law was found"
-        elif failure is not None:
-            how = "failed"
-        elif trainer.interrupted or self._stopping.received is not None:
-            how = "stopped"
-        result = "no episode has ended yet"
-        if rewards:
-            last = f"{len(rewards)} episodes" if len(rewards) > 1 else "episode"
-            result = f"mean return {number(sum(rewards) / len(rewards))} over the last {last}"
-        return f"{how} after {trainer.total_timesteps:,} steps in {duration(seconds)}; {result}."
+    @property
+    def stopped(self) -> bool:
+        """Whether somebody asked for an end."""
+        return self.trainer.interrupted or self._asked_to_stop
 
     def _after_update(self, trainer: PPOTrainer, metrics: dict[str, float]) -> bool:
         settings = self.config.trainer
@@ -311,7 +313,7 @@ class _Run:
         if self.evaluations.take_in():
             self.progress.note(self.evaluations.words())
         if self._evaluating.due(step):
-            if self.evaluations.run(trainer):
+            if trainer.group.any(self.leads and self.evaluations.run(trainer)):
                 self._save_best()
             self.progress.note(self.evaluations.words())
         if self._copying.due(step):
@@ -323,10 +325,13 @@ class _Run:
         if self.config.env.id == SYMBOLIC and step >= TIME_TO_SETTLE * settings.total_timesteps:
             self.found = is_found(self.config.env.kwargs.get("law"), trainer.env)
         unwanted = self.watch is not None and not self.watch(step, metrics)
-        return not (self.solved or self.found or unwanted or self._stopping.received is not None)
+        self._asked_to_stop = trainer.group.any(self._stopping.received is not None)
+        return not (self.solved or self.found or unwanted or self._asked_to_stop)
 
     def _save(self, save: Callable[..., Path | None]) -> None:
-        save(self.trainer.total_timesteps, self.trainer.state_dict(), self.trainer.manifest())
+        state = self.trainer.state_dict()
+        if self.leads:
+            save(self.trainer.total_timesteps, state, self.trainer.manifest())
 
     def _save_best(self) -> None:
         try:
@@ -346,21 +351,6 @@ class _Run:
             about = {"project": logging_to.wandb_project, "name": self.folder.name, "mode": logging_to.wandb}
             sinks.append(WandbSink(self.folder, config=self.config.to_dict(), **about))
         return sinks
-
-    def _draw(self) -> bool:
-        settings = self.config
-        title = f"{settings.experiment_name or settings.env.id}, seed {settings.seed}"
-        try:
-            plot_learning_curve(
-                self.folder / METRICS_FILE,
-                self.folder / CURVE_FILE,
-                title=title,
-                solved_at=settings.trainer.solved_at,
-                evaluations_jsonl=self.folder / EVALUATIONS_FILE,
-            )
-        except (TwostepError, ImportError, OSError):
-            return False
-        return True
 
 
 class _Silence:

@@ -20,6 +20,7 @@ from twostep.collect.running import kept, taken_up
 from twostep.collect.tasks import Score, TaskRows
 from twostep.environments import adapted
 from twostep.errors import NumericsError, RolloutError
+from twostep.group import ALONE, Group
 from twostep.policies.adapters import as_policy, memory_from, memory_to
 from twostep.policies.fitting import require_keyword, require_spaces
 from twostep.protocols import Curriculum, Step
@@ -49,6 +50,7 @@ class RolloutCollector:
         env_seed: int | None = None,
         curriculum: Curriculum | None = None,
         task_score: str | Score = "return",
+        group: Group = ALONE,
     ) -> None:
         """Fill `experience` again and again, or a new rollout of `num_steps` each time when there is none.
 
@@ -56,9 +58,10 @@ class RolloutCollector:
         `seed` draws the actions, `env_seed` starts the environment; without it the environment's own seed does.
         Every episode plays a task of `curriculum`, which is told at the end of each rollout how its episodes went:
         their return, the number that their last info holds under the name `task_score`, or what this function says.
+        Curricula of several processes are told of the episodes of all `group`.
         """
         self.vecenv, self.experience = adapted(vecenv), experience
-        self.tasks = None if curriculum is None else TaskRows(self.vecenv, curriculum, task_score)
+        self.tasks = None if curriculum is None else TaskRows(self.vecenv, curriculum, task_score, group)
         self._stepped = self.vecenv if self.tasks is None else self.tasks
         self.policy = as_policy(policy, self.vecenv.action_space)
         require_spaces(self.policy, self.vecenv.observation_space, self.vecenv.action_space)

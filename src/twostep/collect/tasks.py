@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from heapq import merge
 from typing import Any
 
 import numpy as np
 
 from twostep.errors import EnvError
+from twostep.group import ALONE, Group
 from twostep.protocols import Curriculum, Step, Task
 from twostep.rollout import TASK_KEY, Episode
 from twostep.tree import Tree
@@ -47,13 +49,13 @@ class TaskRows:
     what the environments return, and on nothing else. The info of an episode's end holds the task's id as `task`.
     """
 
-    def __init__(self, env: Any, curriculum: Curriculum, score: str | Score = "return") -> None:
+    def __init__(self, env: Any, curriculum: Curriculum, score: str | Score = "return", group: Group = ALONE) -> None:
         if not hasattr(env, "assign"):
             raise EnvError(
                 f"{type(env).__name__} has no method assign(tasks), so a curriculum cannot reach its environments. "
                 f"Use make_env with vectorization='serial' or num_workers=, or tell the tasks yourself."
             )
-        self.env, self.curriculum, self._score = env, curriculum, score_of(score)
+        self.env, self.curriculum, self._score, self._group = env, curriculum, score_of(score), group
         self.rows_per_env: int = getattr(env, "rows_per_env", 1)
         self.num_envs: int = env.num_rows // self.rows_per_env
         self.playing: list[Task] = []
@@ -106,7 +108,7 @@ class TaskRows:
         self._assign(range(self.num_envs))
 
     def complete(self, episodes: Iterable[Episode]) -> None:
-        """Tell the curriculum how episodes went; with many agents, the episode of each counts."""
-        for episode in episodes:
-            if episode.task is not None:
-                self.curriculum.complete_task(episode.task, self._score(episode))
+        """Tell the curriculum how episodes went, also those of other processes; of many agents each one's counts."""
+        own = [(one.step, one.task, self._score(one)) for one in episodes if one.task is not None]
+        for _, task, score in merge(*self._group.tell(own), key=lambda told: told[0]):
+            self.curriculum.complete_task(task, score)

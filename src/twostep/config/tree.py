@@ -85,6 +85,8 @@ class TrainerConfig:
     """Episodes of an evaluation."""
     suite: str = ""
     """A YAML file of cases that evaluations play instead of the run's own environment; empty plays that one."""
+    group_timeout: float = 1800.0
+    """Seconds that processes which learn together wait for one another, also while one evaluates or saves."""
     eval_background: bool = False
     """Whether a suite is played by a frozen copy of the agent while training goes on, one evaluation at a time."""
 
@@ -97,6 +99,7 @@ class TrainerConfig:
         _require(self, "keep_every", self.keep_every >= 0, "0 or more", "0 keeps the newest only")
         _require(self, "eval_every", self.eval_every >= 0, "0 or more", "0 evaluates never")
         _require(self, "suite", not self.suite or self.eval_every > 0, "empty where eval_every=0", "set eval_every")
+        _require(self, "group_timeout", 0 < self.group_timeout <= 1e6, "above 0, at most 1e6 seconds", "1800 is usual")
         has_suite = bool(self.suite) or not self.eval_background
         _require(self, "eval_background", has_suite, "false without a suite", "name one, which plays this env, say")
 

@@ -22,7 +22,7 @@ def adapted_minibatch_size(learner: PPOOptimizer, sequences: Sequences, size: in
     before = learner.generator.get_state()
     minibatches = list(islice(sequences.epoch(number, learner.generator), MEASURED))
     learner.generator.set_state(before)
-    lengths = torch.stack([learner.gradient(minibatch)["grad_norm"] for minibatch in minibatches if minibatch.count])
+    lengths = torch.stack([learner.gradient(minibatch)["grad_norm"] for minibatch in minibatches if minibatch.whole])
     return resized(size, lengths, bounds)
 
 

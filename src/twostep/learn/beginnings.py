@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from twostep.errors import NumericsError, PolicyError, RolloutError
+from twostep.errors import GroupError, NumericsError, PolicyError, RatioError, RolloutError
+from twostep.group import Group
 from twostep.learn.adam import Adam, AdamW
 from twostep.learn.settings import PPOConfig
 from twostep.policies.actor_critic import ActorCritic
@@ -29,6 +30,19 @@ def require_support(policy: nn.Module, config: PPOConfig) -> None:
             f"precision, normalize_obs and normalize_returns need an ActorCritic, not {type(policy).__name__}. "
             "Do these inside your own network, or leave the settings at their defaults."
         )
+
+
+def require_alike(group: Group, policy: nn.Module, config: PPOConfig) -> None:
+    """Refuse to learn together with processes that have another network or other settings: they would wait forever."""
+    own = {"settings": asdict(config), "network": [[name, list(one.shape)] for name, one in policy.named_parameters()]}
+    told = group.tell(own)
+    for rank, other in enumerate(told):
+        for part in own:
+            if other[part] != told[0][part]:
+                raise GroupError(
+                    f"Process {rank} learns with another {part.rstrip('s')} than process 0: {other[part]} instead of "
+                    f"{told[0][part]}. Start all processes with the same command."
+                )
 
 
 def learnable(policy: nn.Module) -> tuple[list[nn.Parameter], tuple[int, ...]]:
@@ -67,7 +81,7 @@ def require_finite(rollout: RolloutBuffer) -> None:
             bad = ~leaf.isfinite()
             bad = bad.flatten(2).any(2) if bad.dim() > 2 else bad
             _refuse_number(path, leaf, bad & counts, "Every number must be finite")
-    numbers = sum(leaf[0, 0].numel() for leaf in tree_leaves(rollout.actions))
+    numbers = sum(leaf.shape[2:].numel() for leaf in tree_leaves(rollout.actions))
     rare = (rollout.logprobs < LEAST_LOGPROB * numbers) & acted
     _refuse_number(
         "log_probs", rollout.logprobs, rare, "No action is taken that is so unlikely to the policy that acts"
@@ -140,6 +154,21 @@ def require_fit(policy: Any, rollout: RolloutBuffer) -> None:
         policy.action_head.require_form(rollout.action_masks)
         stuck = policy.action_head.stuck(rollout.action_masks)
         _refuse(rollout, "action_masks", stuck, "forbids every action, but at least one must be allowed")
+
+
+RATIO_TOLERANCE = {"fp32": 1e-3, "bf16": 0.2, "fp16": 0.05}
+"""How far rounding may take the first ratio from 1; a fault takes it much further."""
+
+
+def require_ratio(error: float, precision: str) -> None:
+    """Refuse a first ratio that is further from 1 than rounding takes it."""
+    tolerance = RATIO_TOLERANCE[precision]
+    if not error <= tolerance:
+        raise RatioError(
+            f"max |ratio - 1| = {error:.3g} before the first step; it must be below {tolerance:g}. The policy "
+            "gives other probabilities when learning than when acting: dropout or batch norm, memory inside the "
+            "module, weights or inputs changed in between. For data from another policy set policy_version=None."
+        )
 
 
 def _require_shapes(name: str, given: Tree, wanted: Tree, whose: str) -> None:

@@ -55,8 +55,10 @@ def custom_losses_of(
 ) -> tuple[Tensor, Metrics]:
     """Add up custom losses on a piece of a minibatch of `count` steps, and return what they measured.
 
-    A mean over a piece weighs as much as the piece does in its minibatch.
+    A mean over a piece weighs as much as the piece does in its minibatch; of nothing there is no mean.
     """
+    if not piece.count:
+        return torch.zeros((), device=values.device), {}
 
     def counted(leaf: Tensor) -> Tensor:
         return leaf.flatten(0, 1)[None] if piece.valid is None else leaf[piece.valid][None]

@@ -12,7 +12,7 @@ from torch import nn
 from twostep.errors import NumericsError
 from twostep.learn.adam import Adam, AdamW
 from twostep.learn.losses import Metrics
-from twostep.learn.metrics import means
+from twostep.learn.metrics import SKIPPED, means
 
 _LOG = logging.getLogger("twostep.learn")
 _LOOKED_AT = ("loss", "grad_norm")
@@ -79,4 +79,4 @@ def means_of_steps(measured: list[Metrics], *, stop: bool) -> dict[str, float]:
         )
     _LOG.warning("%sthey were left out.", words)
     kept = [metrics for metrics, was in zip(measured, learned, strict=True) if was]
-    return means(kept or measured) | {"skipped_minibatches": float(skipped)}
+    return means(kept or measured) | {SKIPPED: float(skipped)}

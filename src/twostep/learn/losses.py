@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from twostep.group import ALONE, Group
 from twostep.learn.settings import PPOConfig
 
 Metrics = dict[str, Tensor]
@@ -86,12 +87,13 @@ def ratio_metrics(ratio: Tensor, log_ratio: Tensor, clip_coef: float, count: Ten
     }
 
 
-def normalized(advantages: Tensor, valid: Tensor | None = None) -> Tensor:
-    """Bring what counts to mean 0 and deviation 1; one sample alone becomes 0."""
+def normalized(advantages: Tensor, valid: Tensor | None = None, group: Group = ALONE) -> Tensor:
+    """Bring what counts, over all of `group`, to mean 0 and deviation 1; one sample alone becomes 0."""
     counted = advantages if valid is None else advantages[valid]
-    if counted.numel() == 0:
+    count = int(group.sum(torch.tensor(counted.numel())))
+    if count == 0:
         return advantages
-    if counted.numel() == 1:
-        return advantages - counted
-    deviation, mean = torch.std_mean(counted, correction=1)  # together: equal numbers become exactly 0
+    if count == 1:
+        return advantages - counted if counted.numel() else advantages
+    deviation, mean = group.std_mean(counted)  # together: equal numbers become exactly 0
     return (advantages - mean) / (deviation + 1e-8)

@@ -12,14 +12,23 @@ from torch import Tensor, nn
 from twostep.advantages import explained_variance
 from twostep.checkpoint import generator_state, restore_generator
 from twostep.compiled import Compiled
-from twostep.errors import RatioError
 from twostep.experience import combine_rollouts
+from twostep.group import Group, present_group
 from twostep.learn.batch_size import adapted_minibatch_size
-from twostep.learn.beginnings import learnable, make_optimizer, only_finite, require_fit, require_support
+from twostep.learn.beginnings import (
+    learnable,
+    make_optimizer,
+    only_finite,
+    require_alike,
+    require_fit,
+    require_ratio,
+    require_support,
+)
 from twostep.learn.custom import CustomLoss, custom_losses_of, may_be_recorded
+from twostep.learn.gradients import clipped, flat_gradient, summed
 from twostep.learn.guard import Guard, means_of_steps
 from twostep.learn.losses import Metrics, clipped_surrogate, normalized, ppo_loss, squared_value_error
-from twostep.learn.metrics import LOSS_METRICS, OWN_METRICS, joined
+from twostep.learn.metrics import LOSS_METRICS, OWN_METRICS, joined, of_all
 from twostep.learn.rates import LearningRates
 from twostep.learn.revaluing import judged, ratio_error, revalued
 from twostep.learn.scaling import LossScale
@@ -35,9 +44,6 @@ from twostep.tree import Tree, tree_map
 if TYPE_CHECKING:
     from twostep.learn.replay import Replayed
 
-RATIO_TOLERANCE = {"fp32": 1e-3, "bf16": 0.2, "fp16": 0.05}
-"""How far rounding may take the first ratio from 1; a fault takes it much further."""
-
 
 class PPOOptimizer:
     """Learns from rollouts: epochs over shuffled minibatches of whole sequences, one optimizer step for each."""
@@ -50,19 +56,27 @@ class PPOOptimizer:
         config: PPOConfig | None = None,
         *,
         seed: int = 0,
+        group: Group | None = None,
     ) -> None:
-        """Without an optimizer, make the one that `config` describes. `seed` orders the minibatches."""
+        """Without an optimizer, make the one that `config` describes. `seed` orders the minibatches.
+
+        `group` are the processes that learn together, each calling everything here equally often: without it those
+        that `torch.distributed` has joined. They begin with the weights and the order of the one that leads.
+        """
         self._config = config or PPOConfig()
+        self.group = group or present_group()
         self.policy = as_policy(policy)
         self.device = torch.device(device) if device is not None else _device_of(self.policy)
         self.policy.to(self.device)
+        require_alike(self.group, self.policy, self.config)
+        self.group.share([*self.policy.parameters(), *self.policy.buffers()])
         self._find_learnable()
         self.optimizer = optimizer or make_optimizer(list(self.policy.parameters()), self.config)
-        self.generator = torch.Generator().manual_seed(seed)
+        self.generator = torch.Generator().manual_seed(self.group.tell(seed)[0])
         self.minibatch_size = self.config.minibatch_size
         self.rates = LearningRates(self.optimizer, self.config)
-        self.return_normalizer = ReturnNormalizer()
-        self.observation_normalizer = ObservationNormalizer()
+        self.return_normalizer = ReturnNormalizer(group=self.group)
+        self.observation_normalizer = ObservationNormalizer(group=self.group)
         require_support(self.policy, self.config)
         if isinstance(self.policy, ActorCritic):
             self.policy.autocast_dtype = PRECISIONS[self.config.precision]
@@ -91,33 +105,33 @@ class PPOOptimizer:
         Advantages that the rollout already has are used as they are. `replayed` is past experience to learn from
         beside it; normalisers, `explained_variance` and the check of the ratio know the fresh one only.
         """
-        if not bool(experience.valid.any()):
-            return dict.fromkeys(OWN_METRICS, math.nan)
         self._find_learnable()
         if self._recorded is not None:
             self._recorded.notice_changes()
         rollout = experience.to(self.device)
         if rollout.policy_version != self.policy.version:
             require_fit(self.policy, rollout)
-        sequences = self._sequences(rollout)
-        assert rollout.returns is not None
+        returns = self._complete(rollout)
         sound = only_finite(rollout, stop=self.config.on_nonfinite == "stop")
         if sound is not rollout:
             return self.update(sound, custom_loss_fns, replayed)
-        variance = explained_variance(rollout.values, rollout.returns, rollout.valid)
-        self._scale_values(rollout.returns, rollout.valid)
+        if not self.group.any(bool(rollout.valid.any())):
+            return dict.fromkeys(OWN_METRICS, math.nan)
+        variance = explained_variance(rollout.values, returns, rollout.valid, self.group)
+        self._scale_values(returns, rollout.valid)
         together, beside = rollout, {} if replayed is None else replayed.metrics
         if replayed is not None and replayed.rollout is not None:
             beside = beside | self._check_fresh(rollout)
             together = combine_rollouts([rollout, replayed.rollout])
-            sequences = self._sequences(together)
+        sequences = self._sequences(together)
         self._adapt_minibatch_size(sequences)
-        samples = len(sequences) * sequences.length // self._number(sequences)
+        samples = len(sequences) * sequences.length // self._number(sequences) // self.group.size
         with suitable_threads(self.policy, self.device), fast_products(samples, self.device):
             measured, epochs = self._epochs(sequences, together, custom_loss_fns)
         self._normalize_observations(rollout)
         beside = beside | ({} if self.loss_scale is None else {"loss_scale": self.loss_scale.scale})
         measures = means_of_steps(measured, stop=self.config.on_nonfinite == "stop")
+        measures, beside = of_all(self.group, measures, beside)
         metrics = measures | {"explained_variance": float(variance), "epochs": float(epochs)} | beside
         if self.config.lr_schedule == "adaptive_kl":
             self.rates.set(self.rates.adaptive.update(metrics["approx_kl"]))
@@ -180,16 +194,20 @@ class PPOOptimizer:
         if self.loss_scale is not None and state["loss_scale"] is not None:
             self.loss_scale.load_state_dict(state["loss_scale"])
 
-    def _sequences(self, rollout: RolloutBuffer) -> Sequences:
-        """Complete the rollout's advantages, normalise them over all of it, and cut it."""
+    def _complete(self, rollout: RolloutBuffer) -> Tensor:
+        """Compute the rollout's advantages where it has none, and return its returns."""
         if rollout.advantages is None or rollout.returns is None:
             rollout.compute_gae(gamma=self.config.gamma, gae_lambda=self.config.gae_lambda)
-        assert rollout.advantages is not None
         assert rollout.returns is not None
-        advantages = rollout.advantages
+        return rollout.returns
+
+    def _sequences(self, rollout: RolloutBuffer) -> Sequences:
+        """Complete the rollout's advantages, normalise them over all of it, and cut it."""
+        returns, advantages = self._complete(rollout), rollout.advantages
+        assert advantages is not None
         if self.config.norm_adv == "batch":
-            advantages = normalized(advantages, None if bool(rollout.valid.all()) else rollout.valid)
-        return Sequences(rollout, advantages, rollout.returns)
+            advantages = normalized(advantages, None if bool(rollout.valid.all()) else rollout.valid, self.group)
+        return Sequences(rollout, advantages, returns, self.group)
 
     def _epochs(
         self, sequences: Sequences, rollout: RolloutBuffer, custom_losses: Sequence[CustomLoss]
@@ -201,10 +219,10 @@ class PPOOptimizer:
                 sequences = self._sequences(self.revalued(rollout))
             already = len(measured)
             for minibatch in sequences.epoch(number, self.generator):
-                if not minibatch.count:
+                if not minibatch.whole:
                     continue
                 if self.config.norm_adv == "minibatch":
-                    minibatch.advantages = normalized(minibatch.advantages, minibatch.valid)
+                    minibatch.advantages = normalized(minibatch.advantages, minibatch.valid, self.group)
                 metrics = self.gradient(minibatch, custom_losses)
                 if not measured:
                     self._check_ratio(metrics, rollout.policy_version)
@@ -228,16 +246,17 @@ class PPOOptimizer:
         return total
 
     def _whole(self, minibatch: Minibatch, custom_losses: Sequence[CustomLoss]) -> tuple[Tensor, Metrics]:
-        if self.config.accumulate == 1:
-            return self._gradient(minibatch, minibatch.count, custom_losses)
+        if self._at_once:
+            return self._gradient(minibatch, minibatch.whole, custom_losses)
         total: Metrics = {}
         flat: Tensor | None = None
         for piece in minibatch.pieces(self.config.accumulate):
-            gradient, metrics = self._gradient(piece, minibatch.count, custom_losses)
+            gradient, metrics = self._gradient(piece, minibatch.whole, custom_losses)
             flat = gradient if flat is None else flat.add_(gradient)
             total = joined(total, metrics)
         assert flat is not None
-        flat, norm = self._clipped(flat)
+        flat, total = summed(self.group, flat, total)
+        flat, norm = clipped(flat, self.config.max_grad_norm)
         return flat, total | {"grad_norm": norm}
 
     def _gradient(self, piece: Minibatch, count: int, custom_losses: Sequence[CustomLoss]) -> tuple[Tensor, Metrics]:
@@ -262,21 +281,20 @@ class PPOOptimizer:
         return loss + extra, metrics | measured | {"loss": metrics["loss"] + extra.detach()}
 
     def _measured(self) -> tuple[str, ...]:
-        return (*LOSS_METRICS, "grad_norm") if self.config.accumulate == 1 else LOSS_METRICS
+        return (*LOSS_METRICS, "grad_norm") if self._at_once else LOSS_METRICS
+
+    @property
+    def _at_once(self) -> bool:
+        """Whether a gradient is whole as it comes, with nothing to be added before it is clipped."""
+        return self.config.accumulate == 1 and self.group.size == 1
 
     def _flat(self, loss: Tensor, metrics: Metrics, scale: Tensor | float | None) -> tuple[Tensor, Metrics]:
-        flat = _flat_gradient(loss if scale is None else loss * scale, self.policy)
+        flat = flat_gradient(loss if scale is None else loss * scale, self.policy)
         flat = flat if scale is None else flat / scale
-        if self.config.accumulate > 1:
+        if not self._at_once:
             return flat, metrics
-        flat, norm = self._clipped(flat)
+        flat, norm = clipped(flat, self.config.max_grad_norm)
         return flat, metrics | {"grad_norm": norm}
-
-    def _clipped(self, flat: Tensor) -> tuple[Tensor, Tensor]:
-        norm = flat.norm()
-        if math.isfinite(self.config.max_grad_norm):
-            flat = flat * (self.config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
-        return flat, norm
 
     def _recording(self) -> Compiled:
         return Compiled(self.policy, self._recordable, after=self.config.compile_after or math.inf)
@@ -346,15 +364,8 @@ class PPOOptimizer:
 
     def _check_ratio(self, metrics: Metrics, version: int | None) -> None:
         """Before the first step: the policy that learns must be the one that acted."""
-        if version is None or version != self.policy.version:
-            return
-        error, tolerance = float(metrics["ratio_error"]), RATIO_TOLERANCE[self.config.precision]
-        if not error <= tolerance:
-            raise RatioError(
-                f"max |ratio - 1| = {error:.3g} before the first step; it must be below {tolerance:g}. The policy "
-                "gives other probabilities when learning than when acting: dropout or batch norm, memory inside the "
-                "module, weights or inputs changed in between. For data from another policy set policy_version=None."
-            )
+        if version is not None and version == self.policy.version:
+            require_ratio(float(metrics["ratio_error"]), self.config.precision)
 
     def _check_fresh(self, rollout: RolloutBuffer) -> dict[str, float]:
         """Check the ratio of fresh experience before past experience, with other ratios, is mixed with it."""
@@ -381,13 +392,6 @@ class PPOOptimizer:
     def _number(self, sequences: Sequences) -> int:
         """Return how many minibatches an epoch has."""
         return sequences.minibatch_count(self.minibatch_size, self.config.num_minibatches)
-
-
-def _flat_gradient(loss: Tensor, policy: nn.Module) -> Tensor:
-    """Return the gradient of all parameters in one row; 0 where the loss does not depend on one."""
-    parameters = [parameter for parameter in policy.parameters() if parameter.requires_grad]
-    parts = torch.autograd.grad(loss, parameters, materialize_grads=True)
-    return torch.cat([part.reshape(-1) for part in parts])
 
 
 def _device_of(policy: nn.Module) -> torch.device:

@@ -89,10 +89,7 @@ def _unwrapped(policy: Any) -> Any:
             "function or object into a Module and register its parameters there."
         )
     if isinstance(policy, DistributedDataParallel):
-        raise PolicyError(
-            "A policy inside DistributedDataParallel cannot answer with distributions. Pass policy.module, and average "
-            "the gradients of several learners yourself."
-        )
+        return policy.module  # whoever learns adds up the gradients of all processes itself
     if isinstance(policy, nn.DataParallel):
         if len(policy.device_ids) > 1:
             warnings.warn(

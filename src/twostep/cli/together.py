@@ -1,0 +1,67 @@
+"""Several processes that torchrun has started for one run: who has which environments, and whose folder it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from twostep.cli.locking import start_of
+from twostep.config import TrainingConfig
+from twostep.errors import ConfigError
+from twostep.launch import launch
+
+LAUNCH_FILE = ".launch"
+"""By whom the processes of a run were started last, so that those started in their place go on with it."""
+
+
+def own_part(config: TrainingConfig) -> TrainingConfig:
+    """Return the settings with this process's share of the environments: a configuration counts those of all."""
+    started, env = launch(), config.env
+    if env.num_envs < started.size:
+        raise ConfigError(
+            f"num_envs={env.num_envs} leaves some of {started.size} processes without an environment: give at least "
+            f"one to each, --num_envs {started.size}, or start fewer processes."
+        )
+    workers = max(started.share(env.num_workers), min(1, env.num_workers))
+    return replace(config, env=replace(env, num_envs=started.share(env.num_envs), num_workers=workers))
+
+
+@contextmanager
+def joined(config: TrainingConfig) -> Generator[None]:
+    """Join the other processes, if torchrun has started any, for as long as this is entered."""
+    if launch().size == 1:
+        yield
+        return
+    import torch
+
+    from twostep.group import joined_group
+
+    on_gpu = config.device.startswith("cuda") or (config.device == "auto" and torch.cuda.is_available())
+    with joined_group("cuda" if on_gpu else "cpu", config.trainer.group_timeout):
+        yield
+
+
+def mark_launched(folder: Path) -> None:
+    """Note in the folder of a run who started its processes."""
+    if launch().size > 1:
+        (folder / LAUNCH_FILE).write_text(json.dumps(_launcher()))
+
+
+def launched_before(config: TrainingConfig) -> Path | None:
+    """Return the folder of the run that torchrun, after a failure, starts these processes to go on with."""
+    if not launch().restarts:
+        return None
+    for file in Path(config.logging.run_dir).glob(f"*/{LAUNCH_FILE}"):
+        if json.loads(file.read_text()) == _launcher():
+            return file.parent
+    return None
+
+
+def _launcher() -> list[str | int | None]:
+    agent = os.getppid()
+    return [os.environ.get("TORCHELASTIC_RUN_ID"), platform.node(), agent, start_of(agent)]
