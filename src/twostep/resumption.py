@@ -81,7 +81,7 @@ def take_up(
 def _elsewhere(collection: Mapping[str, Any], group: Group) -> dict[str, Any]:
     """Return random numbers for a process of this rank that follow from those of processes that were not as many."""
     seed = process_seed(seed_from(collection["generator"]), group.rank)
-    return {"generator": torch.Generator().manual_seed(seed).get_state(), "running": None}
+    return {**collection, "generator": torch.Generator().manual_seed(seed).get_state(), "running": None}
 
 
 def _take_up_learner(state: Mapping[str, Any], learner: PPOOptimizer) -> None:
