@@ -155,7 +155,7 @@ class Wandb(types.SimpleNamespace):
 
 @pytest.mark.parametrize(("mode", "more"), [("online", {"id": "walk", "resume": "allow"}), ("offline", {})])
 def test_weights_and_biases(monkeypatch, tmp_path, mode, more):
-    """L19, M1: rows reach a dashboard, in groups; online a run of the same name goes on."""
+    """L19, M1, LB16: rows reach a dashboard, numbers by their names; online a run of the same name goes on."""
     wandb = Wandb()
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     with StatsLogger([WandbSink(tmp_path, name="walk", mode=mode, config={"seed": 1})]) as logger:

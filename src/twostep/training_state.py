@@ -33,6 +33,8 @@ class TrainingState:
     """Rollouts learned from."""
     episodes: int = 0
     """Episodes that ended."""
+    rewarded: bool = False
+    """Whether any reward so far was not 0."""
     episode_rewards: deque[float] = field(default_factory=_recent)
     """Returns of the last episodes."""
     episode_lengths: deque[float] = field(default_factory=_recent)
@@ -44,10 +46,12 @@ class TrainingState:
     def count(self, rollout: RolloutBuffer) -> int:
         """Take in what was collected, and return how many agent steps that were."""
         own = [(episode.step, episode.ret, episode.length) for episode in rollout.episodes]
-        told = self.group.tell((int(rollout.valid.sum()), own))
-        steps = sum(part for part, _ in told)
+        rewarded = self.rewarded or bool(rollout.rewards[rollout.valid].any())
+        told = self.group.tell((int(rollout.valid.sum()), rewarded, own))
+        steps = sum(part for part, *_ in told)
         self.agent_steps += steps
-        for _, episode_return, length in merge(*(ended for _, ended in told), key=lambda ended: ended[0]):
+        self.rewarded = any(part for _, part, _ in told)
+        for _, episode_return, length in merge(*(ended for *_, ended in told), key=lambda ended: ended[0]):
             self.episodes += 1
             self.episode_rewards.append(episode_return)
             self.episode_lengths.append(length)
@@ -79,6 +83,7 @@ class TrainingState:
             "total_timesteps": self.agent_steps,
             "n_updates": self.epoch,
             "episodes": self.episodes,
+            "rewarded": self.rewarded,
             "episode_rewards": list(self.episode_rewards),
             "episode_lengths": list(self.episode_lengths),
         }
@@ -86,6 +91,7 @@ class TrainingState:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue exactly where `state_dict` was taken."""
         self.agent_steps, self.epoch, self.episodes = state["total_timesteps"], state["n_updates"], state["episodes"]
+        self.rewarded = state.get("rewarded", True)
         self.episode_rewards = deque(state["episode_rewards"], maxlen=RECENT_EPISODES)
         self.episode_lengths = deque(state["episode_lengths"], maxlen=RECENT_EPISODES)
 

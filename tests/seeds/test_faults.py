@@ -13,6 +13,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from twostep import (
@@ -27,7 +29,11 @@ from twostep import (
     make_policy,
 )
 from twostep.config import TrainingConfig
+from twostep.every import Every
 from twostep.group import ALONE
+from twostep.learn.revaluing import judged
+from twostep.sequences import Sequences
+from twostep.training_state import TrainingState
 from twostep.vector import SerialVectorEnv, as_env
 
 GAMMA, LAMBDA = 0.9, 0.8
@@ -268,6 +274,8 @@ def test_checkpoints_come_where_a_threshold_is_crossed(per_rollout: int, every: 
         env = gym.make("CartPole-v1")
         device = "cpu"
         group = ALONE
+        config = PPOConfig()
+        state = TrainingState()
         total_timesteps = 0
 
         def state_dict(self) -> dict[str, Any]:
@@ -280,13 +288,54 @@ def test_checkpoints_come_where_a_threshold_is_crossed(per_rollout: int, every: 
     run = Run(config, trainer, tmp_path)
     run.checkpointer.try_save = lambda step, *_: saved.append(step)
     total = 20_000_000
+    metrics = dict.fromkeys(("episodes", "collect_time", "learn_time"), 0.0) | {"mean_reward": math.nan}
     while trainer.total_timesteps < total:
         trainer.total_timesteps += per_rollout
-        run._after_update(trainer, {"episodes": 0.0, "mean_reward": math.nan})
+        run._after_update(trainer, metrics)
     crossed = range(every, trainer.total_timesteps + 1, every)
     expected = sorted({math.ceil(threshold / per_rollout) * per_rollout for threshold in crossed})
     assert saved == expected
-    assert len(saved) == len(crossed) or per_rollout > every
+    assert len(saved) == trainer.total_timesteps // every or per_rollout > every
+
+
+@given(
+    per_rollout=st.integers(1, 1000),
+    every=st.integers(1000, 5000),
+    rollouts=st.integers(1, 200),
+    resumed_after=st.integers(0, 200),
+)
+def test_there_are_as_many_checkpoints_as_thresholds(
+    per_rollout: int, every: int, rollouts: int, resumed_after: int
+) -> None:
+    """LB10, L22: floor(steps / frequency), wherever a run was cut and went on."""
+    due, saved = Every(every), 0
+    for number in range(1, rollouts + 1):
+        saved += due.due(number * per_rollout)
+        if number == resumed_after:
+            due = Every(every, number * per_rollout)
+    assert saved == rollouts * per_rollout // every
+
+
+def test_a_critic_with_memory_learns_with_the_memory_that_it_acted_with(collected: Any) -> None:
+    """LB16: its values are the same in both phases, in the middle of episodes and after their ends."""
+    rollout, policy = collected(num_steps=48, memory="lstm")
+    assert rollout.episode_starts[1:].any()
+    torch.testing.assert_close(judged(policy, rollout).values, rollout.values, rtol=1e-5, atol=1e-5)
+    spoilt = replace(rollout, states=tuple(leaf.flip(-1) for leaf in rollout.states))
+    first = Sequences(spoilt, spoilt.rewards, spoilt.rewards).epoch(1, torch.Generator().manual_seed(0))
+    learned = next(first)
+    output = policy(learned.obs, learned.states, learned.episode_starts)
+    assert not torch.allclose(output.values, learned.values, atol=1e-5), "another memory would be noticed"
+
+
+def test_every_epoch_has_an_order_of_its_own(collected: Any) -> None:
+    """LB16: not one permutation for all epochs."""
+    rollout, _ = collected(memory="gru")
+    rollout.compute_gae()
+    sequences, generator = Sequences(rollout, rollout.advantages, rollout.returns), torch.Generator()
+    first, second = (torch.cat([one.returns for one in sequences.epoch(4, generator)], 1) for _ in range(2))
+    assert not torch.equal(first, second)
+    assert torch.equal(first.flatten().sort()[0], second.flatten().sort()[0])
 
 
 def test_nothing_is_dropped_where_sizes_do_not_divide(counting_env: Any, small_policy: Any) -> None:

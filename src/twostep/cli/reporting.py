@@ -10,6 +10,7 @@ from twostep.cli.runs import CHECKPOINTS, CURVE_FILE, METRICS_FILE, ROLLOUTS
 from twostep.errors import TwostepError
 from twostep.stats.console import duration, number
 from twostep.stats.plots import plot_learning_curve
+from twostep.stats.troubleshooting import where_time_went
 
 if TYPE_CHECKING:
     from twostep.cli.training import Run
@@ -24,6 +25,10 @@ def report(run: Run, seconds: float, failure: TwostepError | None) -> None:
         print(f"{run.config.env.id}: {_outcome(run, seconds, failure)}")
         if run.config.env.id == SYMBOLIC:
             print(in_words(keep_discoveries(run.folder, run.trainer.env), "the best expression that was written:"))
+        if seconds and any(run.times.values()):
+            print(f"  {where_time_went(run.times['collect_time'], run.times['learn_time'], seconds)}")
+        for words in run.troubles.present.values():
+            print(f"  {words}")
         _list(run, drawn=drawn)
     if failure is not None:
         who = "training" if run.leads else f"process {run.trainer.group.rank}"

@@ -35,6 +35,7 @@ from twostep.protocols import RowEnv, Sink
 from twostep.seeds import process_seed
 from twostep.stats.console import Progress
 from twostep.stats.sinks import CsvSink, JsonLinesSink, TensorBoardSink, WandbSink
+from twostep.stats.troubleshooting import Troubleshooter, out_of_memory
 from twostep.values import show
 
 if TYPE_CHECKING:
@@ -275,6 +276,9 @@ class Run:
                 action_space=trainer.env.action_space,
                 solved_at=config.trainer.solved_at,
             )
+        self.troubles = Troubleshooter(trainer.env.action_space)
+        self.times = {"collect_time": 0.0, "learn_time": 0.0}
+        """Seconds that both phases took."""
         self.evaluations = Evaluations(config if self.leads else TrainingConfig(), folder, trainer.total_timesteps)
         intervals = (config.trainer.eval_every, config.self_play.snapshot_every, config.trainer.checkpoint_every)
         self._evaluating, self._copying, self._saving = (Every(steps, trainer.total_timesteps) for steps in intervals)
@@ -284,6 +288,8 @@ class Run:
 
     def train(self, stopping: Stopping) -> TwostepError | None:
         """Train to the end or until a signal stops it, and save; return what of the user's made it fail."""
+        from torch import OutOfMemoryError
+
         self._stopping = stopping
         settings = self.config.trainer
         try:
@@ -297,6 +303,9 @@ class Run:
             self.evaluations.take_in(wait=not self.stopped)
         except TwostepError as error:
             return error
+        except OutOfMemoryError:
+            ppo = self.config.ppo
+            return ConfigError(out_of_memory(self.config.env.num_envs, ppo.bptt_length, ppo.accumulate))
         finally:
             self.evaluations.close()
         return None
@@ -309,6 +318,10 @@ class Run:
     def _after_update(self, trainer: PPOTrainer, metrics: dict[str, float]) -> bool:
         settings = self.config.trainer
         self.progress.log(metrics, trainer.total_timesteps)
+        for words in self.troubles.take_in(metrics, vars(trainer.config), rewarded=trainer.state.rewarded):
+            self.progress.say(words)
+        for phase in self.times:
+            self.times[phase] += metrics[phase]
         step = trainer.total_timesteps
         if self.evaluations.take_in():
             self.progress.note(self.evaluations.words())
@@ -365,3 +378,6 @@ class _Silence:
 
     def note(self, words: str) -> None:
         """Take in a remark."""
+
+    def say(self, words: str) -> None:
+        """Take in a line."""

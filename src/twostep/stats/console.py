@@ -75,6 +75,13 @@ class Progress:
         """Show a remark from now on, such as how the last evaluation went."""
         self.remark = words
 
+    def say(self, words: str) -> None:
+        """Show words once, on a line of their own."""
+        if self._live is not None:
+            self._live.console.print(words, highlight=False, markup=False)
+        else:
+            print(words, file=self.stream, flush=True)
+
     def close(self) -> None:
         """Show the last state and give the terminal back; harmless when called twice."""
         if self._live is not None:
