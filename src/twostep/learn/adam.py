@@ -1,6 +1,8 @@
-"""Adam and AdamW of torch, with one call for all parameters once a run has proved to be long.
+"""Adam and AdamW of torch, with one call for all parameters.
 
-Small networks have many parameters of few numbers: torch's own step goes through each of them several times.
+Small networks have many parameters of few numbers: torch's own step goes through each of them several times. And the
+first of these steps imports torch's compiler, which takes longer than everything else between a program's start and
+its first update.
 """
 
 from __future__ import annotations
@@ -16,10 +18,6 @@ from torch import Tensor
 
 from twostep.native.building import BuildError, library
 
-COMPILED_AFTER = 500
-"""Steps, as the optimizer's own state counts them, after which one call takes them; a resumed run changes alike."""
-
-
 _Arrays = tuple[int, "ctypes.Array[ctypes.c_void_p]", "ctypes.Array[ctypes.c_int64]"]
 
 
@@ -33,11 +31,16 @@ class _InOneCall(torch.optim.Optimizer):
         self._known: list[tuple[list[int], _Arrays]] = []
         """For each group the addresses of the last step, and what was made of them."""
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """See `torch.optim.Optimizer`, of which this calls the function itself, without what prepares compilation."""
+        inner = cast("Any", torch.optim.Optimizer.add_param_group)
+        getattr(inner, "__wrapped__", inner)(self, param_group)
+
     @torch.no_grad()
     def advance(self) -> None:
         """Take a step, in one call where that is possible."""
         parts = [self._parts(group) for group in self.param_groups]
-        code = _code() if all(part and _is_due(part[-1]) for part in parts) else None
+        code = _code() if all(parts) else None
         arrays = [] if code is None else [self._arrays(number, part) for number, part in enumerate(parts)]
         if code is None or None in arrays:
             self.step()
@@ -54,8 +57,11 @@ class _InOneCall(torch.optim.Optimizer):
         for parameter in group["params"]:
             gradient, state = parameter.grad, self.state[parameter]
             if gradient is not None:
-                if not state or not gradient.is_contiguous():
+                if not gradient.is_contiguous():
                     return []
+                if not state:
+                    state["step"] = torch.zeros(())
+                    state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
                 parts += (gradient, parameter, state["exp_avg"], state["exp_avg_sq"], state["step"])
         return parts
 
@@ -81,10 +87,6 @@ class AdamW(_InOneCall, torch.optim.AdamW):
     """`torch.optim.AdamW` with `advance`."""
 
     decoupled = 1
-
-
-def _is_due(step: Tensor) -> bool:
-    return step.device.type == "cpu" and float(step) >= COMPILED_AFTER
 
 
 def _is_plain(tensor: Tensor) -> bool:

@@ -60,6 +60,10 @@ class Lowered(NamedTuple):
 class Lowering(TorchDispatchMode):
     """While it is entered, every operation of torch in this thread is done, and written down as a kernel."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # or torch's own compiler would be imported, which takes a second
+
     def __init__(self) -> None:
         super().__init__()
         self.program = Program()
