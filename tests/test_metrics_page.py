@@ -43,6 +43,8 @@ def runs(tmp_path_factory):
     suite = folder / "suite.yaml"
     suite.write_text("cases: {balance/cartpole: {env: CartPole-v1, num_episodes: 3}}\n")
     commands += (("CartPole-v1", "--total_timesteps", "128", "--eval_every", "64", "--suite", str(suite)),)
+    groups = ("twostep.worlds.classic:cartpole_in_groups", "--num_envs", "2", "--total_timesteps", "128")
+    commands += (groups, (*groups, "--teacher", str(folder / str(len(commands)))))
     for number, command in enumerate(commands):
         code = main(["train", *command, *SMALL, "--csv", "--seed", "1", "--run_dir", str(folder / str(number))])
         assert code == 0

@@ -93,6 +93,8 @@ class PPOTrainer(Counted):
         self._seeds = training_seeds(None if seed is None else process_seed(seed, self.group.rank))
         self._collectors: dict[int, RolloutCollector] = {}
         self.policy = as_policy(policy, action_space_of(env)).to(self.device)
+        self.acting: Any = self.policy
+        """Who acts while rollouts are collected: the policy, unless a subclass lets somebody else."""
         self.learner = PPOOptimizer(
             self.policy, optimizer, self.device, chosen, seed=self._seeds.order, group=self.group
         )
@@ -192,7 +194,7 @@ class PPOTrainer(Counted):
         if id(env) not in self._collectors:
             self._collectors[id(env)] = RolloutCollector(
                 env,
-                self.policy,
+                self.acting,
                 device=self.device,
                 bptt_length=self.config.bptt_length,
                 seed=self._seeds.actions + len(self._collectors),

@@ -60,7 +60,10 @@ twostep eval [RUN_OR_POLICY] [--suite FILE] [--episodes N] [--sample] [--seed N]
   --sample        act as in training, by chance, instead of always taking the most likely action
   --seed N        what the episodes grow from [as configured, plus 1: not the episodes of training]
   --device NAME   where the network runs [as configured]
-  --out FOLDER    where a suite's scores (JSON) and picture go [suites, in the run's folder]"""
+  --out FOLDER    where a suite's scores (JSON) and picture go [suites, in the run's folder]
+
+A walking robot is told of by type of terrain, every difficulty that it was trained for as often as any other, with a
+picture of the whole grid. A student who imitated a teacher is shown beside it, in the same episodes."""
 
 PLAY_HELP = """\
 twostep play [RUN_OR_REPLAY] [--out FOLDER] [--episodes N] [--seed N] [--no_animation] [--device NAME]

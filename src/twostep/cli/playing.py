@@ -15,7 +15,7 @@ from PIL import Image
 
 from twostep.cli.evaluations import REPLAYS, SKIRMISH
 from twostep.cli.options import PlayRequest, UsageError
-from twostep.cli.runs import CONFIG_FILE, find_run
+from twostep.cli.runs import find_run
 from twostep.cli.trained import Trained, names_policy
 from twostep.cli.training import build
 from twostep.config import TrainingConfig
@@ -48,7 +48,7 @@ def run_play(request: PlayRequest) -> int:
             _show(read_replay(newest), newest, request, folder)
             return 0
     trained = Trained.found(request.what)
-    config = TrainingConfig.from_yaml(trained.folder / CONFIG_FILE)
+    config = trained.config()
     seed = config.seed + 1 if request.seed is None else request.seed
     config = replace(config, seed=seed, device=request.device or config.device)
     play = _play_match if config.env.id == SKIRMISH else _film

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from twostep.cli.runs import CHECKPOINTS, CONFIG_FILE, find_run, require_checkpoint
 from twostep.cli.training import load_newest
+from twostep.config import TrainingConfig
 from twostep.errors import ConfigError
+from twostep.learn.settings import ImitationConfig
 
 if TYPE_CHECKING:
     from twostep.store import PolicyRecord
@@ -56,6 +58,15 @@ class Trained:
                 "'twostep eval --suite FILE', or give a run's folder."
             )
         return cls(folder, record)
+
+    def config(self) -> TrainingConfig:
+        """Return the settings that it was trained with, without a teacher: it acts alone now."""
+        return replace(TrainingConfig.from_yaml(self.folder / CONFIG_FILE), imitation=ImitationConfig())
+
+    @property
+    def teacher(self) -> str:
+        """Name of the teacher whom it imitated; empty for one that learned by rewards."""
+        return TrainingConfig.from_yaml(self.folder / CONFIG_FILE).imitation.teacher
 
     def load_into(self, trainer: PPOTrainer) -> None:
         """Let the trainer's policy be this agent."""

@@ -24,6 +24,7 @@ from twostep.cli.runs import (
     make_run_folder,
 )
 from twostep.cli.stopping import Stopping
+from twostep.cli.teachers import make_distiller
 from twostep.cli.together import joined, launched_before, mark_launched, own_part
 from twostep.config import TrainingConfig, shipped_config
 from twostep.config.suites import load_suite
@@ -190,7 +191,7 @@ def resume_training(where: str, changes: dict[str, Any]) -> int:
     if fixed is not None:
         raise ConfigError(f"{fixed} cannot change in the middle of a run: leave it out, or begin with 'twostep train'.")
     config = TrainingConfig.from_yaml(folder / CONFIG_FILE, changes)
-    others = any(name.startswith("env.") and name not in _SAME_EPISODES for name in changes)
+    others = any(name.startswith(("env.", "imitation.")) and name not in _SAME_EPISODES for name in changes)
     return run_training(config, GoingOn(folder, step, same_episodes=not others))
 
 
@@ -211,6 +212,8 @@ def build(config: TrainingConfig, num_envs: int | None = None) -> tuple[RowEnv, 
             "curriculum": make_curriculum(config.curriculum, own_seed),
             "task_score": config.curriculum.score,
         }
+        if config.imitation.teacher:
+            return env, make_distiller(config, env, policy, device=device, **taught)
         if not plays_itself:
             return env, PPOTrainer(policy, env, config.ppo, device=device, seed=config.seed, **taught)
         from twostep.collect.league import League

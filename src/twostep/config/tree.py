@@ -19,7 +19,7 @@ from twostep.config.loading import Entry, Path, Source, UnknownSettingError, Voc
 from twostep.config.names import ALIASES
 from twostep.curriculum.settings import CurriculumConfig
 from twostep.errors import ConfigError
-from twostep.learn.settings import PPOConfig
+from twostep.learn.settings import ImitationConfig, PPOConfig
 from twostep.policies.settings import AgentConfig
 from twostep.values import convert, settle
 from twostep.vector.makers import require_own
@@ -197,6 +197,8 @@ class TrainingConfig:
     """Keeping past experience, and learning from it again."""
     curriculum: CurriculumConfig = field(default_factory=CurriculumConfig)
     """What environments play when."""
+    imitation: ImitationConfig = field(default_factory=ImitationConfig)
+    """Learning to act as a teacher does, from observations that may be others, instead of by rewards."""
     logging: LoggingConfig = field(default_factory=LoggingConfig)
     """What is written and shown."""
 
@@ -244,6 +246,7 @@ _PARTS: dict[str, type] = {
     "self_play": SelfPlayConfig,
     "replay": ReplayConfig,
     "curriculum": CurriculumConfig,
+    "imitation": ImitationConfig,
     "logging": LoggingConfig,
 }
 

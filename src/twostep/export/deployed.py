@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from twostep.errors import ExportError
 from twostep.policies.actor_critic import ActorCritic
-from twostep.policies.encoders import space_tree
+from twostep.policies.encoders import seen_leaves, space_tree
 from twostep.tree import Tree, tree_filled, tree_items, tree_leaves, tree_map
 
 OBSERVATION, ACTIONS, MASKS, CONTEXT, STARTS = "obs", "actions", "action_masks", "context", "episode_starts"
@@ -100,7 +100,8 @@ class Deployed(nn.Module):
 
     def _unseen_ports(self, policy: ActorCritic) -> list[Port]:
         leaves = dict(tree_items(space_tree(policy.observation_space)))
-        return [_port(name, leaves[name]) for name in policy.config.critic_only]
+        acting = set(seen_leaves(policy.observation_space, policy.config)) - set(policy.config.critic_only)
+        return [_port(name, leaf) for name, leaf in leaves.items() if name not in {*acting, ""}]
 
     def _condition_ports(self, policy: ActorCritic) -> list[Port]:
         given = [Port(name, (policy.config.context_size,), torch.float32) for name in self._context]

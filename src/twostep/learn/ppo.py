@@ -128,7 +128,7 @@ class PPOOptimizer:
         samples = len(sequences) * sequences.length // self._number(sequences) // self.group.size
         with suitable_threads(self.policy, self.device), fast_products(samples, self.device):
             measured, epochs = self._epochs(sequences, together, custom_loss_fns)
-        self._normalize_observations(rollout)
+        self.normalize_observations(rollout)
         beside = beside | ({} if self.loss_scale is None else {"loss_scale": self.loss_scale.scale})
         measures = means_of_steps(measured, stop=self.config.on_nonfinite == "stop")
         measures, beside = of_all(self.group, measures, beside)
@@ -378,7 +378,7 @@ class PPOOptimizer:
             self.return_normalizer.update(returns[valid])
             self.policy.set_value_scale(self.return_normalizer.scale)
 
-    def _normalize_observations(self, rollout: RolloutBuffer) -> None:
+    def normalize_observations(self, rollout: RolloutBuffer) -> None:
         """Move the statistics after learning, so that they stand still from one collection to the end of its update."""
         if self.config.normalize_obs:
             self.observation_normalizer.update(rollout.obs, rollout.valid)

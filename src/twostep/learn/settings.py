@@ -121,3 +121,23 @@ class PPOConfig:
     def names(cls) -> tuple[str, ...]:
         """Return the settings' names in order."""
         return tuple(field.name for field in fields(cls))
+
+
+@dataclass(kw_only=True)
+class ImitationConfig:
+    """Learning to act as a teacher does, from observations that may be others, instead of by rewards."""
+
+    teacher: str = ""
+    """A run, or a saved policy by its folder or URI, whose actions are imitated; empty learns by rewards."""
+    mix_steps: int = 0
+    """Steps over which the part of actions that are the teacher's own falls from all to none; 0 begins with none."""
+    keep: int = 4
+    """Newest rollouts that each update learns from."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work."""
+        settle(self)
+        if self.mix_steps < 0:
+            raise ConfigError(f"mix_steps={self.mix_steps} must be 0 or more: a tenth of all steps is a good start.")
+        if self.keep < 1:
+            raise ConfigError(f"keep={self.keep} must be 1 or more: 4 is usual.")

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from twostep.errors import ConfigError, PolicyError
-from twostep.policies.encoders import Encoder, is_image, space_tree
+from twostep.policies.encoders import Encoder, is_image, seen_leaves, space_tree
 from twostep.policies.heads import head_for
 from twostep.policies.memory import MEMORIES
 from twostep.policies.settings import AgentConfig
@@ -100,8 +100,8 @@ class ActorCritic(nn.Module):
     @property
     def convolutional(self) -> bool:
         """Whether some observations are pictures."""
-        name = self.config.name
-        return any(is_image(leaf, name) for leaf in tree_leaves(space_tree(self.observation_space)))
+        seen = seen_leaves(self.observation_space, self.config).values()
+        return any(is_image(leaf, self.config.name) for leaf in seen)
 
     def fingerprint(self) -> tuple[Any, ...]:
         """Return what decides, besides tensors, which operations a call performs."""
@@ -147,7 +147,7 @@ def _require_used(config: AgentConfig, observation_space: Any, action_space: Any
             f"action_dist={config.action_dist!r} is for continuous actions, but there are none in {action_space}. "
             "Leave it at 'auto'."
         )
-    pictures = (is_image(leaf, config.name) for leaf in tree_leaves(space_tree(observation_space)))
+    pictures = (is_image(leaf, config.name) for leaf in seen_leaves(observation_space, config).values())
     if config.name not in ("auto", "mlp") and not any(pictures):
         raise ConfigError(
             f"name={config.name!r} reads pictures, but there are none in {observation_space}. Leave it at 'auto'."
@@ -164,7 +164,7 @@ def is_shared(config: AgentConfig, observation_space: Any) -> bool:
     """Decide whether actor and critic share a trunk: as configured, else only where all input is pictures."""
     if config.shared is not None:
         return config.shared
-    return all(is_image(leaf, config.name) for leaf in tree_leaves(space_tree(observation_space)))
+    return all(is_image(leaf, config.name) for leaf in seen_leaves(observation_space, config).values())
 
 
 def recordable(policy: Any, device: torch.device) -> bool:

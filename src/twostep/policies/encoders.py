@@ -6,8 +6,8 @@ vectors), every group may have an encoder of its own, and the groups of each tow
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -162,8 +162,8 @@ class Encoder(nn.Module):
 
     def __init__(self, space: spaces.Space[Any], towers: int, config: AgentConfig) -> None:
         super().__init__()
-        leaves = dict(tree_items(space_tree(space)))
-        _check_names(config, leaves, towers)
+        _check_names(config, dict(tree_items(space_tree(space))), towers)
+        leaves = seen_leaves(space, config)
         groups = [Group(path, leaf, towers, config) for path, leaf in leaves.items()]
         self.groups = nn.ModuleList(groups)
         self.critic_only = tuple(path in config.critic_only for path in leaves)
@@ -177,8 +177,9 @@ class Encoder(nn.Module):
     def forward(self, obs: Tree, context: Tensor | None = None) -> Tensor:
         """Map flat observations, and the context if the policy is conditioned on one, to features."""
         parts: list[Tensor] = []
-        for (_, leaf), group, hidden in zip(tree_items(obs), self.groups, self.critic_only, strict=True):
-            features = group(leaf)
+        leaves = dict(tree_items(obs))
+        for group, hidden in zip(cast("Iterable[Group]", self.groups), self.critic_only, strict=True):
+            features = group(leaves[group.path])
             parts.append(torch.cat((torch.zeros_like(features[:1]), features[1:])) if hidden else features)
         given = 0 if context is None else context.shape[-1]
         if given != self.context_size:
@@ -211,6 +212,12 @@ def trunk_shape(config: AgentConfig, picture: bool) -> tuple[tuple[int, ...], st
     return (config.hidden_size,) * config.num_layers, config.activation
 
 
+def seen_leaves(space: spaces.Space[Any], config: AgentConfig) -> dict[str, spaces.Space[Any]]:
+    """Return the leaves of an observation space that a network is to see, by path."""
+    leaves = dict(tree_items(space_tree(space)))
+    return {path: leaf for path, leaf in leaves.items() if not config.observations or path in config.observations}
+
+
 def space_tree(space: spaces.Space[Any]) -> Tree:
     """Turn Dict and Tuple spaces into a tree of leaf spaces."""
     if isinstance(space, spaces.Dict):
@@ -221,11 +228,14 @@ def space_tree(space: spaces.Space[Any]) -> Tree:
 
 
 def _check_names(config: AgentConfig, leaves: dict[str, Any], towers: int) -> None:
-    for setting, names in (("encoders", config.encoders), ("critic_only", config.critic_only)):
+    named = {"encoders": config.encoders, "critic_only": config.critic_only, "observations": config.observations}
+    for setting, names in named.items():
         for name in names:
             if name not in leaves:
                 groups = sorted(leaves) if "" not in leaves else "no named groups"
                 raise ConfigError(f"{setting} names {name!r}, but the observation has {groups}.")
+            if config.observations and name not in config.observations:
+                raise ConfigError(f"{setting} names {name!r}, but observations leaves it out: name it there, too.")
     for name in config.encoders:
         if is_image(leaves[name], config.name):
             raise ConfigError(f"encoders gives layers to {name!r}, but pictures have convolutions. Leave it out.")

@@ -48,11 +48,14 @@ class AgentConfig:
     """Deviation of continuous actions at the start."""
     critic_only: tuple[str, ...] = ()
     """Names of observation groups that only the critic sees."""
+    observations: tuple[str, ...] = ()
+    """Names of observation groups that the network sees at all; none: all there are."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
-        if isinstance(self.critic_only, str):
-            self._require("critic_only", False, "a tuple of names", f"write ({self.critic_only!r},)")
+        for name in ("critic_only", "observations"):
+            if isinstance(given := getattr(self, name), str):
+                self._require(name, False, "a tuple of names", f"write ({given!r},)")
         settle(self)
         for name, most in (("hidden_size", WIDEST), ("memory_size", WIDEST), ("memory_layers", DEEPEST)):
             holds = 1 <= getattr(self, name) <= most
