@@ -184,6 +184,8 @@ def test_who_cannot_teach_is_told():
         teacher_for(ActorCritic(box, box), other, "runs/x")
     with pytest.raises(ConfigError, match=r"ent_coef=0.5 changes nothing where a teacher is imitated"):
         distiller(ent_coef=0.5)
+    with pytest.raises(ConfigError, match=r"lr_schedule='adaptive_kl' follows a policy's KL"):
+        distiller(lr_schedule="adaptive_kl")
 
 
 def test_the_script_of_phase_2(tmp_path, capsys):

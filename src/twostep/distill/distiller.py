@@ -122,5 +122,7 @@ def _require_heeded(config: PPOConfig) -> None:
             f"{ignored[0]}={getattr(config, ignored[0])!r} changes nothing where a teacher is imitated: leave it out. "
             f"These are heeded: {', '.join(HEEDED)}."
         )
+    if config.lr_schedule == "adaptive_kl":
+        raise ConfigError("lr_schedule='adaptive_kl' follows a policy's KL, which imitation does not measure: cosine?")
     if config.precision == "fp16":
         raise ConfigError("precision='fp16' needs a scale of the loss, which imitation has not: use bf16 or fp32.")
