@@ -195,7 +195,7 @@ class Asked:
 
 def test_a_training_that_was_stopped_goes_on(tmp_path, capsys, monkeypatch):
     """RELIABILITY: stopped in the middle and taken up again is the same as never stopped."""
-    monkeypatch.setattr("twostep.cli.training.plot_learning_curve", lambda *_, **__: None)
+    monkeypatch.setattr("twostep.cli.reporting.plot_learning_curve", lambda *_, **__: None)
     config = TrainingConfig.from_dict(
         {"env": "CartPole-v1", "total_timesteps": 640, "num_envs": 2, "rollout_steps": 16, "progress": False}
         | {"tensorboard": False, "run_dir": str(tmp_path)}

@@ -54,6 +54,8 @@ class Distiller(PPOTrainer):
     ) -> None:
         super().__init__(student, env, PPOConfig() if config is None else config, **settings)
         _require_heeded(self.config)
+        if self.group.size > 1:
+            raise ConfigError("Imitation learns in one process: start it without torchrun. A GPU takes many rows.")
         self.imitation = imitation or ImitationConfig()
         self.teacher = teacher.to(self.device)
         self.acting = Mixture(self.policy, self.teacher)
