@@ -35,6 +35,7 @@ def runs(tmp_path_factory):
             *("--eval_every", "1000", "--eval_episodes", "2", "--snapshot_every", "500", "--league_size", "2"),
         ),
     )
+    commands += (("quadruped", "--num_envs", "2", "--total_timesteps", "128", "--env.kwargs.max_seconds", "0.2"),)
     tasks = "tasks: {short: {length: 1}, long: {length: 3}}"
     for kind in (f"uniform, {tasks}", f"staged, stages: [0.5], {tasks}", "terrain_grid, terrains: [flat, stairs]"):
         yaml = folder / f"{kind.partition(',')[0]}.yaml"
@@ -56,6 +57,7 @@ def runs(tmp_path_factory):
 def general(name):
     """Write what stands for every task and every case as the page does."""
     name = re.sub(r"^(curriculum/\w+)/.+$", r"\1/TASK", name)
+    name = re.sub(r"^episode/\w+$", "episode/NAME", name)
     return re.sub("^balance(/cartpole)?", lambda found: "CATEGORY/CASE" if found[1] else "CATEGORY", name)
 
 

@@ -166,7 +166,7 @@ def default_training_step(
         curriculum.set_progress(state.agent_steps / total)
     collector.on_nonfinite = ppo.config.on_nonfinite
     collector.collect()
-    steps = state.count(experience)
+    steps = state.count(experience, collector.statistics)
 
     collected = time.perf_counter()
     losses = ppo.update(experience, custom_losses)

@@ -102,6 +102,7 @@ class RowEnv(Protocol):
     """Many environments stepped as one. `vector/` and `tensors.py` adapt every other kind to this.
 
     One that is `Stateful`, too, lets a resumed run go on in the middle of its episodes; without that they begin anew.
+    One with `episode_statistics` names numbers of its episodes' last infos whose means are logged as metrics.
     """
 
     num_rows: int

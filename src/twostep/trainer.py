@@ -184,7 +184,7 @@ class PPOTrainer(Counted):
     def _collect(self, collector: RolloutCollector, n_steps: int, context: Mapping[str, Tensor]) -> RolloutBuffer:
         collector.on_nonfinite = self.config.on_nonfinite
         rollout = collector.rollout(n_steps, context)
-        self.state.count(rollout)
+        self.state.count(rollout, collector.statistics)
         return rollout
 
     def _collector(self, env: Any) -> RolloutCollector:

@@ -38,23 +38,31 @@ class TrainingState:
     episode_rewards: deque[float] = field(default_factory=_recent)
     """Returns of the last episodes."""
     episode_lengths: deque[float] = field(default_factory=_recent)
+    statistics: dict[str, deque[float]] = field(default_factory=dict[str, deque[float]])
+    """What the environment tells of the last episodes, by name."""
     should_stop: bool = False
     """Whoever sets this ends the loop after the present step."""
     group: Group = field(default=ALONE, compare=False, repr=False)
     """Whose steps and episodes are counted."""
 
-    def count(self, rollout: RolloutBuffer) -> int:
-        """Take in what was collected, and return how many agent steps that were."""
-        own = [(episode.step, episode.ret, episode.length) for episode in rollout.episodes]
+    def count(self, rollout: RolloutBuffer, statistics: Iterable[str] = ()) -> int:
+        """Take in what was collected, and return how many agent steps that were.
+
+        `statistics` names the numbers of the episodes' last infos whose means are metrics, too.
+        """
+        names = tuple(statistics)
+        own = [(one.step, one.ret, one.length, _numbers(one.info, names)) for one in rollout.episodes]
         rewarded = self.rewarded or bool(rollout.rewards[rollout.valid].any())
         told = self.group.tell((int(rollout.valid.sum()), rewarded, own))
         steps = sum(part for part, *_ in told)
         self.agent_steps += steps
         self.rewarded = any(part for _, part, _ in told)
-        for _, episode_return, length in merge(*(ended for *_, ended in told), key=lambda ended: ended[0]):
+        for _, episode_return, length, numbers in merge(*(ended for *_, ended in told), key=lambda ended: ended[0]):
             self.episodes += 1
             self.episode_rewards.append(episode_return)
             self.episode_lengths.append(length)
+            for name, number in numbers.items():
+                self.statistics.setdefault(name, _recent()).append(number)
         return steps
 
     def reached(self, solved_at: float | None) -> bool:
@@ -70,6 +78,7 @@ class TrainingState:
             "timesteps": float(self.agent_steps),
             "updates": float(self.epoch),
             "episodes": float(self.episodes),
+            **{f"episode/{name}": mean(told) for name, told in self.statistics.items()},
         }
 
     def about(self) -> dict[str, Any]:
@@ -86,6 +95,7 @@ class TrainingState:
             "rewarded": self.rewarded,
             "episode_rewards": list(self.episode_rewards),
             "episode_lengths": list(self.episode_lengths),
+            "statistics": {name: list(told) for name, told in self.statistics.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -94,6 +104,7 @@ class TrainingState:
         self.rewarded = state.get("rewarded", True)
         self.episode_rewards = deque(state["episode_rewards"], maxlen=RECENT_EPISODES)
         self.episode_lengths = deque(state["episode_lengths"], maxlen=RECENT_EPISODES)
+        self.statistics = {name: deque(told, maxlen=RECENT_EPISODES) for name, told in state["statistics"].items()}
 
 
 class Counted:
@@ -125,6 +136,10 @@ class Counted:
     def episode_lengths(self) -> deque[float]:
         """Lengths of the last episodes."""
         return self.state.episode_lengths
+
+
+def _numbers(info: Mapping[str, Any], names: Iterable[str]) -> dict[str, float]:
+    return {name: float(info[name]) for name in names if name in info}
 
 
 def timings(steps: int, started: float, collected: float, learned: float) -> dict[str, float]:

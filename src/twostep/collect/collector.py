@@ -61,6 +61,8 @@ class RolloutCollector:
         Curricula of several processes are told of the episodes of all `group`.
         """
         self.vecenv, self.experience = adapted(vecenv), experience
+        self.statistics: tuple[str, ...] = tuple(getattr(self.vecenv, "episode_statistics", ()))
+        """Names of numbers in the last infos of episodes that the environment wants to be seen while training."""
         self.tasks = None if curriculum is None else TaskRows(self.vecenv, curriculum, task_score, group)
         self._stepped = self.vecenv if self.tasks is None else self.tasks
         self.policy = as_policy(policy, self.vecenv.action_space)

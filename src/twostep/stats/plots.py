@@ -18,6 +18,7 @@ _HEALTH = (
     ("entropy", "exploration (entropy)", "#7a4fa3"),
 )
 _SMOOTHING = 0.05
+_LEVEL = "curriculum/level/"
 
 
 def plot_learning_curve(
@@ -28,7 +29,7 @@ def plot_learning_curve(
     solved_at: float | None = None,
     evaluations_jsonl: str | os.PathLike[str] | None = None,
 ) -> Path:
-    """Draw returns over steps, evaluations where there were any, and below them the health of learning."""
+    """Draw returns over steps, evaluations and levels where there were any, and below them the health of learning."""
     rows = read_rows(metrics_jsonl)
     if not rows:
         raise ConfigError(f"{metrics_jsonl} has no rows yet: train first.")
@@ -37,13 +38,17 @@ def plot_learning_curve(
     from matplotlib.ticker import EngFormatter
 
     evaluated = read_rows(evaluations_jsonl) if evaluations_jsonl and Path(evaluations_jsonl).exists() else []
-    heights = (3.2, *([2.0] if evaluated else []), 1, 1, 1)
-    figure = Figure(figsize=(8.0, 7.2 + (2.2 if evaluated else 0.0)), dpi=130, layout="constrained")
+    levels = [name for name in rows[-1] if name.startswith(_LEVEL)]
+    more = [2.0] * (bool(evaluated) + bool(levels))
+    heights = (3.2, *more, 1, 1, 1)
+    figure = Figure(figsize=(8.0, 7.2 + 1.1 * sum(more)), dpi=130, layout="constrained")
     FigureCanvasAgg(figure)
     grid = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
     _draw_returns(grid[0], rows, title, solved_at)
     if evaluated:
         _draw_evaluations(grid[1], evaluated)
+    if levels:
+        _draw_levels(grid[len(more)], rows, levels)
     for panel, (name, label, color) in zip(grid[-len(_HEALTH) :], _HEALTH, strict=True):
         _draw_health(panel, rows, name, label, color)
     grid[-1].set_xlabel("environment steps")
@@ -90,6 +95,14 @@ def _draw_evaluations(panel: Any, rows: list[dict[str, Any]]) -> None:
     interval = ", 95 % interval" if bounded else ""
     panel.set_title(f"evaluation: {what} ({episodes}{interval})", loc="left", fontsize=9, color=_EVALUATED)
     tidy(panel)
+
+
+def _draw_levels(panel: Any, rows: list[dict[str, Any]], names: list[str]) -> None:
+    for name in names:
+        panel.step(*_series(rows, name), where="post", linewidth=1.2, label=name.removeprefix(_LEVEL))
+    panel.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=8)
+    panel.set_title("level that each type of task has reached", loc="left", fontsize=9)
+    _tidy(panel)
 
 
 def _draw_health(panel: Any, rows: list[dict[str, Any]], name: str, label: str, color: str) -> None:

@@ -78,9 +78,12 @@ def test_levels_grow_harder_and_pits_are_deep(terrain):
         assert tops == sorted(tops)
         assert tops[0] < tops[1] < tops[3] < 0.85
     for name in ("gaps", "stepping_stones"):
-        holes = [(cell(name, level) == np.float32(PIT)).mean() for level in range(4)]
+        holes = [(cell(name, level) < 0).mean() for level in range(4)]
+        depths = [float(cell(name, level).min()) for level in range(4)]
         assert holes == sorted(holes)
         assert 0 == holes[0] < holes[1] < holes[3] < 0.5
+        assert depths == sorted(depths, reverse=True)
+        assert depths[3] == np.float32(PIT)
 
 
 def test_a_cell_is_the_same_whatever_is_beside_it(terrain):

@@ -55,7 +55,7 @@ class RewardWeights:
     """Sum of squared joint angles from the stance; hip abduction counts five times."""
     drag: float = -0.05
     """Sum of squared horizontal velocities of feet on the ground."""
-    air_time: float = 1.0
+    air_time: float = 0.5
     """When a foot comes down: by how much it was up longer than 0.1 s, at most by 0.2 s."""
     collision: float = -0.2
     """Number of knees on the ground."""
@@ -198,6 +198,11 @@ class QuadrupedConfig:
     def max_steps(self) -> int:
         """Actions of a whole episode."""
         return math.ceil(self.max_seconds / self.step_seconds - 1e-6)
+
+    @property
+    def camera_steps(self) -> int:
+        """Actions between two depth images: ten are taken a second."""
+        return max(1, round(0.1 / self.step_seconds))
 
     @property
     def command_steps(self) -> int:

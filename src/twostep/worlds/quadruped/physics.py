@@ -28,8 +28,8 @@ class Physics:
         mujoco = robot.import_mujoco()
         self.bodies = draw_bodies(config)
         self._models = [robot.make_model(terrain, body) for body in self.bodies]
-        wanted = config.threads or len(os.sched_getaffinity(0))
-        threads = min(wanted, num_robots)
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        threads = min(config.threads or cores or 1, num_robots)
         self._data = [mujoco.MjData(self._models[0]) for _ in range(threads)]
         self._pool = mujoco.rollout.Rollout(nthread=threads if threads > 1 else 0)
         self._substeps = config.substeps

@@ -12,7 +12,7 @@ from twostep.errors import EnvError, StateError
 from twostep.protocols import Step
 from twostep.seeds import Seeds, resets
 from twostep.worlds.quadruped.config import QuadrupedConfig
-from twostep.worlds.quadruped.world import World
+from twostep.worlds.quadruped.world import STATISTICS, World
 
 Array = npt.NDArray[Any]
 
@@ -32,6 +32,7 @@ class QuadrupedRows:
         self.world = World(self.config, num_envs)
         self.observation_space = self.world.observation_space
         self.action_space = self.world.action_space
+        self.episode_statistics = STATISTICS
         self._seed = self.config.seed if seed is None else seed
         self._begun = False
         self._never = np.zeros(num_envs, dtype=np.bool_)

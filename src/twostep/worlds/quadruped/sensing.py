@@ -3,9 +3,9 @@
 - `proprioception` (46): turning of the trunk (a quarter of rad/s), where down is, joint angles from the stance, joint
   velocities (a twentieth of rad/s), the last action, which feet feel the ground.
 - `commands` (3): forward and sideways velocity in m/s, yaw rate in rad/s.
-- `scandots` (132): how far the ground lies below the feet of a standing robot, in metres, at places around it: 12 from
-  behind to ahead times 11 from right to left, turned with its heading.
-- `depth`: see `depth`.
+- `scandots` (132): how far the ground lies below the feet of a standing robot, in fifths of a metre and at most 5, at
+  places around it: 12 from behind to ahead times 11 from right to left, turned with its heading.
+- `depth` (1 x 24 x 40): what a camera on the front sees, ten times a second; see `Camera`.
 - `privileged` (15): true velocity of the trunk, forces on feet (in 100 N), heights of feet above the ground, height of
   the trunk above it, friction, load, stiffness.
 """
@@ -20,6 +20,7 @@ from gymnasium import spaces
 
 from twostep.worlds.quadruped import robot
 from twostep.worlds.quadruped.config import QuadrupedConfig
+from twostep.worlds.quadruped.depth import Camera
 from twostep.worlds.quadruped.physics import (
     ANGLES,
     ANGULAR,
@@ -39,14 +40,14 @@ Array = npt.NDArray[Any]
 AHEAD, ASIDE = np.linspace(-0.45, 1.2, 12), np.linspace(-0.75, 0.75, 11)
 SCANDOTS = np.stack(np.meshgrid(AHEAD, ASIDE, indexing="ij"), axis=-1).reshape(-1, 2)
 """Where scandots lie, `[132, 2]`: ahead and to the left of the trunk."""
-TURNING_SCALE, SPEED_SCALE, FORCE_SCALE = 0.25, 0.05, 0.01
+TURNING_SCALE, SPEED_SCALE, FORCE_SCALE, SCANDOT_SCALE = 0.25, 0.05, 0.01, 5.0
 TOUCHING = 1.0
 """Force, in N, from which on a part touches the ground."""
 NOISE = np.concatenate([
     np.full(3, 0.2 * TURNING_SCALE), np.full(3, 0.05), np.full(12, 0.01), np.full(12, 1.5 * SPEED_SCALE), np.zeros(16),
 ])  # fmt: skip
 """Largest errors of proprioception."""
-SCANDOT_NOISE = 0.02
+SCANDOT_NOISE = 0.02 * SCANDOT_SCALE
 SIZES = {"proprioception": len(NOISE), "commands": 3, "scandots": len(SCANDOTS), "privileged": 15}
 
 
@@ -59,11 +60,19 @@ class Senses:
         wanted = {"scandots": config.scandots, "privileged": config.privileged}
         names = [name for name in sorted(SIZES) if wanted.get(name, True)]
         boxes = {name: spaces.Box(-np.inf, np.inf, (SIZES[name],), np.float32) for name in names}
-        self.space = spaces.Dict(dict(boxes))
-        num_rows = len(physics.state)
-        self.obs: dict[str, Array] = {name: np.zeros((num_rows, SIZES[name]), np.float32) for name in names}
+        self._camera = Camera(terrain) if config.depth else None
+        if config.depth:
+            boxes["depth"] = spaces.Box(0.0, 1.0, Camera.shape, np.float32)
+        self.space = spaces.Dict({name: boxes[name] for name in sorted(boxes)})
+        self.obs = {name: np.zeros((len(physics.state), *box.shape), np.float32) for name, box in boxes.items()}
         built = physics.bodies
         self._body = np.array([(body.friction, body.load, body.stiffness / config.stiffness) for body in built])
+
+    def look(self, rows: Array) -> None:
+        """Let the cameras of these rows take a new image; until then they show the last one."""
+        if self._camera is not None and len(rows):
+            state = self._physics.state[rows]
+            self.obs["depth"][rows] = self._camera.look(state[:, POSITION], state[:, ORIENTATION])
 
     def observe(self, rows: Any, commands: Array, actions: Array) -> None:
         """Write what these rows observe now."""
@@ -99,7 +108,7 @@ class Senses:
         ahead, aside = SCANDOTS.T
         x = state[:, 1:2] + cos * ahead - sin * aside
         y = state[:, 2:3] + sin * ahead + cos * aside
-        return np.clip(state[:, 3:4] - robot.STAND_HEIGHT - self._terrain.height(x, y), -1, 1)
+        return SCANDOT_SCALE * np.clip(state[:, 3:4] - robot.STAND_HEIGHT - self._terrain.height(x, y), -1, 1)
 
     def _privileged(self, rows: Any) -> Array:
         state, sensors = self._physics.state[rows], self._physics.sensors[rows]

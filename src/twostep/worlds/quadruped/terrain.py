@@ -23,8 +23,8 @@ PLATFORM, RIM = 1.0, 4.0
 """Distances from a cell's middle, along the farther of both axes, between which the ground is not flat."""
 REACH = 4.5
 """Distance at which a robot is carried back to the middle."""
-PIT = -1.0
-"""Height of what lies between ground that carries."""
+PIT, SHALLOW = -0.6, -0.06
+"""Height of what lies between ground that carries, where it is most and least difficult."""
 
 
 def flat(distance: Array, difficulty: float, random: np.random.Generator) -> Array:
@@ -62,20 +62,25 @@ def curbs(distance: Array, difficulty: float, random: np.random.Generator) -> Ar
 
 
 def gaps(distance: Array, difficulty: float, random: np.random.Generator) -> Array:
-    """Return three pits of up to 50 cm width all around the middle."""
+    """Return three pits all around the middle, from 15 cm wide and shallow to 50 cm wide and deep."""
     height = np.zeros_like(distance)
     for start in (1.3, 2.3, 3.3):
-        height[(distance >= start) & (distance < start + 0.5 * difficulty)] = PIT
+        height[(distance >= start) & (distance < start + 0.15 + 0.35 * difficulty)] = _depth(difficulty)
     return height
 
 
 def stepping_stones(distance: Array, difficulty: float, random: np.random.Generator) -> Array:
-    """Return square stones, 60 to 25 cm wide, with up to 25 cm of nothing between them."""
-    stone, between = 0.6 - 0.35 * difficulty, 0.25 * difficulty
+    """Return square stones, 60 to 25 cm wide, with 10 to 25 cm of shallow and then deep pits between them."""
+    stone, between = 0.6 - 0.35 * difficulty, 0.1 + 0.15 * difficulty
     side = np.arange(len(distance)) * SPACING
     starts = random.uniform(0, stone + between, 2)
     on_x, on_y = ((side + start) % (stone + between) < stone for start in starts)
-    return np.where(on_x[:, None] & on_y[None, :], 0.0, PIT)
+    return np.where(on_x[:, None] & on_y[None, :], 0.0, _depth(difficulty))
+
+
+def _depth(difficulty: float) -> float:
+    """Return the height of pits: a stumble first, a fall in the end."""
+    return SHALLOW + (PIT - SHALLOW) * difficulty
 
 
 TYPES: dict[str, Callable[[Array, float, np.random.Generator], Array]] = {

@@ -26,6 +26,9 @@ MOST_TILT = 0.5
 SUCCESS = 0.8
 """Part of the way from which on an episode is a success."""
 FLAT = "flat"
+TOLD = ("success", "progress", "fell", "distance", "velocity_error", "yaw_rate_error", "seconds")
+STATISTICS = (*TOLD, *(f"reward_{part}" for part in PARTS))
+"""Numbers of an episode's last info: how it went, and what each part of the reward brought."""
 
 
 @dataclass
@@ -232,6 +235,9 @@ class World:
 
     def observe(self, rows: Any) -> dict[str, Array]:
         """Write what these rows observe, and return the observations of all; the memory is used again."""
+        due = (self.step_count - self.first_step) % self.config.camera_steps == 0
+        everybody = np.arange(self.num_robots)
+        self.senses.look(everybody[rows][due[rows]])
         self.senses.observe(rows, self.command, self.action)
         return self.senses.obs
 
@@ -239,7 +245,8 @@ class World:
         names = ("kind", "level", "step_count", "first_step", "command", "heading", "action", "air_time", "totals")
         own = {name: getattr(self, name) for name in (*names, "course")}
         physics = {name: getattr(self.physics, name) for name in ("state", "body", "sensors", "foot_velocity")}
-        return own | physics | {"keys": self.random.keys, "drawn": self.random.drawn}
+        images = {"depth": self.senses.obs["depth"]} if self.config.depth else {}
+        return own | physics | images | {"keys": self.random.keys, "drawn": self.random.drawn}
 
     def state_of(self, row: int) -> dict[str, Any]:
         """Return where one robot stands."""
