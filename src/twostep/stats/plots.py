@@ -102,7 +102,7 @@ def _draw_levels(panel: Any, rows: list[dict[str, Any]], names: list[str]) -> No
         panel.step(*_series(rows, name), where="post", linewidth=1.2, label=name.removeprefix(_LEVEL))
     panel.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=8)
     panel.set_title("level that each type of task has reached", loc="left", fontsize=9)
-    _tidy(panel)
+    tidy(panel)
 
 
 def _draw_health(panel: Any, rows: list[dict[str, Any]], name: str, label: str, color: str) -> None:

@@ -28,7 +28,11 @@ Settings = TypeVar("Settings", bound=_Dataclass)
 
 
 def settings_from(kind: type[Settings], values: Mapping[str, Any], world: str, prefix: str = "") -> Settings:
-    """Make a dataclass of settings from a mapping; names that it does not have are refused."""
+    """Make a dataclass of settings from a mapping; names that it does not have are refused.
+
+    A name may be dotted, as command lines have it: `rewards.zone` is `zone` of the settings `rewards`.
+    """
+    values = _nested(values)
     names = [known.name for known in fields(kind)]
     for name in values:
         if name not in names:
@@ -36,6 +40,16 @@ def settings_from(kind: type[Settings], values: Mapping[str, Any], world: str, p
             hint = f"Did you mean {prefix}{close[0]}?" if close else f"Settings are {', '.join(names)}."
             raise ConfigError(f"{prefix}{name} is no setting of {world}. {hint}")
     return kind(**values)
+
+
+def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn dotted names into mappings."""
+    nested = {name: value for name, value in values.items() if "." not in name}
+    for name, value in values.items():
+        first, dot, rest = name.partition(".")
+        if dot:
+            nested[first] = {**nested.get(first, {}), rest: value}
+    return nested
 
 
 def check_kinds(settings: Any) -> None:

@@ -162,6 +162,13 @@ def test_settings_that_cannot_work_are_refused(settings, message):
         QuadrupedConfig.from_dict(settings)
 
 
+def test_settings_of_settings_can_be_named_with_dots():
+    config = QuadrupedConfig.from_dict({"chance.bodies": 2, "chance.phase": False, "rewards": {"fall": -2.0}})
+    assert (config.chance.bodies, config.chance.phase, config.rewards.fall) == (2, False, -2.0)
+    with pytest.raises(ConfigError, match=r"Did you mean chance\.bodies"):
+        QuadrupedConfig.from_dict({"chance.bodie": 2})
+
+
 def test_settings_survive_being_written():
     config = QuadrupedConfig.from_dict(HARD | SHORT)
     assert QuadrupedConfig.from_dict(config.to_dict()) == config

@@ -82,7 +82,7 @@ def test_the_script_trains_goes_on_and_shows_levels(tmp_path, capsys):
     spec.loader.exec_module(script)
     options = ["--num_envs", "4", "--memory_size", "8", "--bptt_length", "6", "--rollout_steps", "12"]
     options += ["--update_epochs", "1", "--env.kwargs.max_seconds", "0.2", "--no-progress", "--no-tensorboard"]
-    options += ["--env.kwargs.chance", "{bodies: 1}", "--env.kwargs.num_levels", "3", "--curriculum.num_levels", "3"]
+    options += ["--env.kwargs.chance.bodies", "1", "--env.kwargs.num_levels", "3", "--curriculum.num_levels", "3"]
     config = str(SCRIPT.parent.parent / "configs" / "phase1_monolithic.yaml")
     args = ["--config", config, "--device", "cpu", "--run_dir", str(tmp_path), "--checkpoint_every", "96"]
     assert script.main([*args, *options, "--total_timesteps", "192"]) == 0
