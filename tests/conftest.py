@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 
@@ -34,7 +35,7 @@ def machine_code_at_once(monkeypatch):
     """Act and learn in machine code from the first call on, instead of once a run has proved to be long."""
 
     def at_once(module, fn, generator=None, *, after):
-        return Compiled(module, fn, generator, after=min(after, 1.0))
+        return Compiled(module, fn, generator, after=after if after == math.inf else 1)
 
     monkeypatch.setattr("twostep.compiled.FIRST_CALLS", 1)
     monkeypatch.setattr("twostep.learn.ppo.Compiled", at_once)

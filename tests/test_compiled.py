@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from copy import deepcopy
 
+import gymnasium as gym
+import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
-from twostep import AgentConfig, PPOConfig, PPOOptimizer, PPOTrainer, RolloutBuffer, make_env, make_policy
+from twostep import ActorCritic, AgentConfig, PPOConfig, PPOOptimizer, PPOTrainer, RolloutBuffer, make_env, make_policy
 from twostep.compiled import Compiled
 
 
@@ -89,6 +92,63 @@ def test_the_ratio_stays_1_in_machine_code():
     assert gone_over(trainer.learner._recorded) == 1
     (collector,) = trainer._collectors.values()
     assert gone_over(collector.actor._recorded) == 1
+
+
+PAIR = spaces.Tuple([spaces.Discrete(3), spaces.Box(-1, 1, (2,), np.float32)])
+POLICIES = {
+    "discrete": (spaces.Discrete(3), {}),
+    "several": (spaces.MultiDiscrete([2, 3]), {}),
+    "switches": (spaces.MultiBinary(3), {}),
+    "gaussian": (spaces.Box(-1, 1, (2,), np.float32), {}),
+    "state": (spaces.Box(-1, 1, (2,), np.float32), {"std": "state"}),
+    "squashed": (spaces.Box(-2, 1, (2,), np.float32), {"action_dist": "squashed"}),
+    "beta": (spaces.Box(-1, 1, (2,), np.float32), {"action_dist": "beta"}),
+    "mixed": (PAIR, {"memory": "gru", "memory_size": 8}),
+    "relu": (PAIR, {"activation": "relu"}),
+    "elu": (PAIR, {"activation": "elu", "memory": "lstm", "memory_size": 8}),
+    "silu": (PAIR, {"activation": "silu"}),
+    "gelu": (PAIR, {"activation": "gelu", "shared": True}),
+}
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_policy_of_vectors_learns_in_machine_code(name, machine_code_at_once):
+    """Nothing is left to torch, and what comes out is the same up to rounding."""
+    action_space, agent = POLICIES[name]
+    observation_space = spaces.Dict({"a": spaces.Box(-1, 1, (3,), np.float32), "b": spaces.Discrete(4)})
+    config = AgentConfig(**({"hidden_size": 8} | agent))
+    ends = []
+    for after in (0, 1):
+        torch.manual_seed(0)
+        policy = ActorCritic(observation_space, action_space, config)
+        env = make_env(lambda: Noise(observation_space, action_space), 3, seed=0)
+        trainer = PPOTrainer(
+            policy, env, PPOConfig(rollout_steps=8, num_minibatches=1, lr=1e-3, compile_after=after, bptt_length=4),
+            device="cpu", seed=0,
+        )  # fmt: skip
+        if not after:
+            rollout = trainer.collect_rollouts(8)
+        trainer.learner.update(RolloutBuffer.from_dict(rollout))
+        assert trainer.learner._recorded.num_compiled == after
+        ends.append(weights(trainer.learner))
+    torch.testing.assert_close(*ends, rtol=1e-3, atol=1e-4)
+
+
+class Noise(gym.Env):
+    """Shows random observations for a while."""
+
+    def __init__(self, observation_space, action_space):
+        self.observation_space, self.action_space = observation_space, action_space
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        self.steps = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        self.steps += 1
+        return self.observation_space.sample(), float(self.steps), self.steps > 5, False, {}
 
 
 def test_short_runs_never_compile(collected, monkeypatch):

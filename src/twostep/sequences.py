@@ -142,35 +142,33 @@ class Sequences:
         if self.shared:
             shuffled, sizes = self._own_part(shuffled, sizes)
         order = shuffled.to(self.device, non_blocking=True)
-        steps = torch.arange(self.length, device=self.device)[:, None]
-        flat: list[Tensor] = []
-        inside: list[Tensor] = []
-        for chosen in order.split(sizes):
-            at = self.starts[chosen] + steps  # [L, n]
-            if not self.full:
-                inside.append((at < self.num_steps).flatten())
-                at = at.clamp(max=self.num_steps - 1)
-            flat.append((at * self.num_rows + self.rows[chosen]).flatten())
-        index = torch.cat(flat)
+        starts, rows = self.starts[order], self.rows[order]
+        at, lanes = starts, rows
+        if self.length > 1:
+            steps = torch.arange(self.length, device=self.device)[:, None]
+            at = torch.cat([(part + steps).flatten() for part in starts.split(sizes)])  # [L, n] of each minibatch
+            lanes = torch.cat([part.repeat(self.length) for part in rows.split(sizes)])
+        inside = None if self.full else at < self.num_steps
+        index = (at if inside is None else at.clamp(max=self.num_steps - 1)) * self.num_rows + lanes
         rollout = self.rollout
         gathered = {
             "obs": _gather(rollout.obs, index),
             "actions": _gather(rollout.actions, index),
             "episode_starts": rollout.episode_starts.flatten().index_select(0, index),
             "scalars": self.scalars.index_select(1, index),
-            "states": _gather_at(rollout.states, self._entries(order), self.rows[order]),
+            "states": _gather_at(rollout.states, self._entries(starts), rows),
             "action_masks": _gather(rollout.action_masks, index),
             "context": _gather_at(rollout.context, index // self.num_rows, index % self.num_rows),
-            "valid": None if self.full else rollout.valid.flatten().index_select(0, index) & torch.cat(inside),
+            "valid": None if inside is None else rollout.valid.flatten().index_select(0, index) & inside,
         }
         if gathered["valid"] is not None:
             _make_finite(gathered["obs"], gathered["valid"])
         counts = self._valid_in(shuffled, sizes) if self.shared else wholes
         yield from self._slices(gathered, sizes, zip(counts, wholes, strict=True))
 
-    def _entries(self, order: Tensor) -> Tensor:
-        """Return at which sequence of their rows these sequences are."""
-        entries = self.starts[order] // self.length
+    def _entries(self, starts: Tensor) -> Tensor:
+        """Return at which sequence of their rows those that begin at these steps are."""
+        entries = starts // self.length
         return entries.clamp(max=(self.num_steps - 1) // self.length) if self.shared else entries
 
     def _valid_in(self, order: Tensor, sizes: list[int]) -> list[int]:

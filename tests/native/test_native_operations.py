@@ -51,11 +51,34 @@ SPECIAL = torch.tensor([
     [torch.exp, torch.tanh, torch.sigmoid, torch.expm1, torch.relu, torch.nn.functional.elu, torch.abs, torch.neg,
      torch.square, torch.reciprocal, torch.nn.functional.silu, lambda x: x.clamp(-1, 1), lambda x: x.clamp_min(0.5),
      lambda x: torch.where(x > 0, x, 2.0), lambda x: torch.minimum(x, x.neg()), lambda x: torch.maximum(x, x.neg()),
-     lambda x: 3 - 2 * x, lambda x: x.pow(2), lambda x: x.masked_fill(x > 1, 7.0), lambda x: x / 3],
+     lambda x: 3 - 2 * x, lambda x: x.pow(2), lambda x: x.masked_fill(x > 1, 7.0), lambda x: x / 3,
+     torch.nn.functional.softplus,
+     lambda x: torch.logaddexp(x, x * 0.5), torch.sign],
 )  # fmt: skip
 def test_functions_of_one_number(function):
     """Infinity and NaN go through as in torch, and other numbers to the last digits."""
     agree(lambda x: [function(x)], SPECIAL)
+
+
+@pytest.mark.parametrize("function", [torch.lgamma, torch.digamma, torch.log1p, torch.log, torch.nn.functional.gelu])
+def test_functions_of_probability(function):
+    agree(partial(one, function), torch.tensor([1e-3, 0.1, 0.5, 1.0, 1.46, 2.0, 7.5, 9.9, 30.0, 1e3]), rtol=5e-6)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [torch.nn.functional.softplus, torch.nn.functional.gelu, torch.nn.functional.silu, torch.nn.functional.elu,
+     torch.relu, torch.tanh, torch.sigmoid, torch.lgamma, torch.digamma, torch.exp, torch.log1p, torch.sqrt],
+)  # fmt: skip
+def test_gradients(function):
+    """What autograd does is written down like everything else."""
+
+    def gradient(x):
+        x = x.detach().requires_grad_()
+        with torch.enable_grad():
+            return list(torch.autograd.grad(function(x).square().sum(), x))
+
+    agree(gradient, torch.tensor([0.1, 0.5, 1.0, 2.0, 5.0, 9.0]), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("function", [torch.log, torch.sqrt])
@@ -123,6 +146,32 @@ def test_sums_and_picking(a, b, c, seed):
     agree(function, x, index, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (3, 1), (2, 5)])
+def test_rows_of_a_table(shape):
+    """What is not in the table is no number, instead of memory of something else."""
+    table, index = torch.randn(4, 4), torch.randint(-3, 4, shape)
+    agree(lambda table, index: [table[index], table[:, index], index[:, index * 0]], table, index)
+    code = compiled(lambda table, index: [table[index], table[:1].gather(0, index.reshape(-1, 1) * 0)], table, index)
+    for outside in (4, -9, 2**40):
+        row, _ = code(table, torch.full(shape, outside))
+        assert row.isnan().all()
+
+
+@pytest.mark.parametrize("pad", [(1, 2), (0, 3, 2, 0), (-1, 1), (0, 0, -1, -1)])
+def test_padding(pad):
+    agree(lambda x: [torch.nn.functional.pad(x, pad, value=7.0)], torch.randn(3, 4, 5))
+
+
+def test_cross_entropy_and_its_gradient():
+    def function(x, target):
+        x = x.detach().requires_grad_()
+        with torch.enable_grad():
+            loss = torch.nn.functional.binary_cross_entropy_with_logits(x, target, reduction="none")
+            return [loss.detach(), *torch.autograd.grad(loss.sum(), x)]
+
+    agree(function, torch.linspace(-30, 30, 50), (torch.arange(50) % 2).float())
+
+
 def test_the_gradient_of_log_softmax():
     logits, direction = torch.randn(7, 5), torch.randn(7, 5)
 
@@ -185,8 +234,10 @@ def test_inputs_may_lie_in_memory_in_any_way():
         lambda x: [x.add_(1)],
         lambda x: [x.new_zeros(0, 3), x * 1],
         lambda x: [torch.linalg.vector_norm(x, 1)],
+        lambda x: [x[x > 0] + 1],
+        lambda x: [x * float(x.sum())],
     ],
-    ids=["random", "double", "unknown", "into its input", "empty", "another norm"],
+    ids=["random", "double", "unknown", "into its input", "empty", "another norm", "a choice", "a number of Python"],
 )
 def test_what_is_not_written_is_refused(function):
     """Nothing is guessed: what is not known goes on as it was."""

@@ -12,11 +12,12 @@ from twostep.learn.losses import Metrics
 from twostep.learn.metrics import LOSS_METRICS
 
 
-def flat_gradient(loss: Tensor, policy: nn.Module) -> Tensor:
-    """Return the gradient of all parameters in one row; 0 where the loss does not depend on one."""
+def flat_gradient(loss: Tensor, policy: nn.Module, scale: Tensor | float | None = None) -> Tensor:
+    """Return the gradient of all parameters in one row, on the way `scale` times as large; 0 where there is none."""
     parameters = [parameter for parameter in policy.parameters() if parameter.requires_grad]
-    parts = torch.autograd.grad(loss, parameters, materialize_grads=True)
-    return torch.cat([part.reshape(-1) for part in parts])
+    parts = torch.autograd.grad(loss if scale is None else loss * scale, parameters, materialize_grads=True)
+    flat = torch.cat([part.reshape(-1) for part in parts])
+    return flat if scale is None else flat / scale
 
 
 def summed(group: Group, flat: Tensor, measured: Metrics) -> tuple[Tensor, Metrics]:

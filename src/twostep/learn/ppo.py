@@ -89,6 +89,7 @@ class PPOOptimizer:
         """Look which parameters are learned: some may be frozen, or set free again, between two updates."""
         self.parameters, self._frozen = learnable(self.policy)
         self._sizes = [parameter.numel() for parameter in self.parameters]
+        self._making = (*self.policy.fingerprint(), *self._frozen) if recordable(self.policy, self.device) else ()
 
     def set_progress(self, progress: float) -> None:
         """Set the learning rate for the part of all training that is done, 0 to 1."""
@@ -268,7 +269,7 @@ class PPOOptimizer:
             self._custom_losses, self._recorded = tuple(custom_losses), self._recording()
         self._piece, self._among = piece, custom_losses
         tree = (piece.tensors(), torch.full((), float(count)), None if scale is None else torch.full((), scale))
-        flat, measured = self._recorded(tree, (*self.policy.fingerprint(), *self._frozen, bool(custom_losses)))
+        flat, measured = self._recorded(tree, (self._making, bool(custom_losses)))
         return flat, {name: measured[name] for name in (*self._measured(), *measured)}
 
     def _whole_loss(
@@ -289,8 +290,7 @@ class PPOOptimizer:
         return self.config.accumulate == 1 and self.group.size == 1
 
     def _flat(self, loss: Tensor, metrics: Metrics, scale: Tensor | float | None) -> tuple[Tensor, Metrics]:
-        flat = flat_gradient(loss if scale is None else loss * scale, self.policy)
-        flat = flat if scale is None else flat / scale
+        flat = flat_gradient(loss, self.policy, scale)
         if not self._at_once:
             return flat, metrics
         flat, norm = clipped(flat, self.config.max_grad_norm)

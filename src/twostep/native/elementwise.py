@@ -66,6 +66,22 @@ EXPRESSIONS: dict[str, Expression] = {
     "elu_backward": _elu_backward,
     "silu": lambda a: f"{a} * fast_sigmoid({a})",
     "silu_backward": lambda grad, x: f"{grad} * fast_sigmoid({x}) * (1.0f + {x} * (1.0f - fast_sigmoid({x})))",
+    "softplus": lambda x, beta="1.0f", threshold="20.0f": (
+        f"({beta} * {x} > {threshold} ? {x} : log1pf(fast_exp({beta} * {x})) / {beta})"
+    ),
+    "softplus_backward": lambda grad, x, beta, threshold: (
+        f"({beta} * {x} > {threshold} ? {grad} : {grad} * fast_sigmoid({beta} * {x}))"
+    ),
+    "logaddexp": lambda a, b: f"log_add_exp({a}, {b})",
+    "erf": lambda a: f"erff({a})",
+    "cross_entropy": lambda x, target: f"larger(-{x}, 0.0f) + (1.0f - {target}) * {x} + log1pf(fast_exp(-fabsf({x})))",
+    "gelu": lambda x: f"0.5f * {x} * (1.0f + erff(0.70710678f * {x}))",
+    "gelu_backward": lambda grad, x: (
+        f"{grad} * (0.5f * (1.0f + erff(0.70710678f * {x})) + {x} * 0.39894228f * fast_exp(-0.5f * {x} * {x}))"
+    ),
+    "lgamma": lambda a: f"lgammaf({a})",
+    "digamma": lambda a: f"digamma({a})",
+    "trigamma": lambda a: f"trigamma({a})",
     "sign": lambda a: f"sign_of({a})",
     "sin": lambda a: f"sinf({a})",
     "cos": lambda a: f"cosf({a})",

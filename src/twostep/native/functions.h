@@ -87,3 +87,35 @@ INLINE float fast_expm1(float x) { /* Taylor where exp(x) - 1 would lose digits 
 INLINE float smaller(float a, float b) { return (a < b) | (a != a) ? a : b; } /* NaN wins, as in torch */
 INLINE float larger(float a, float b) { return (a > b) | (a != a) ? a : b; }
 INLINE float sign_of(float x) { return (float)((x > 0.0f) - (x < 0.0f)); }
+
+INLINE float log_add_exp(float a, float b) {
+    float most = larger(a, b), least = smaller(a, b);
+    return least == most ? most + 0.69314718f : most + log1pf(fast_exp(least - most));
+}
+
+static float digamma(float given) { /* upwards until the series converges, downwards by reflection */
+    double x = given, shift = 0.0;
+    if (given <= 0.0f) {
+        if (given == floorf(given)) return given == 0.0f ? -INFINITY : NAN;
+        shift = -M_PI / tan(M_PI * x);
+        x = 1.0 - x;
+    }
+    for (; x < 10.0; x += 1.0) shift -= 1.0 / x;
+    double z = 1.0 / (x * x);
+    double series = z * (1.0 / 12 - z * (1.0 / 120 - z * (1.0 / 252 - z * (1.0 / 240 - z / 132))));
+    return (float)(shift + log(x) - 0.5 / x - series);
+}
+
+static float trigamma(float given) {
+    double x = given, sum = 0.0, sign = 1.0;
+    if (given < 0.5f) {
+        double sine = sin(M_PI * x);
+        sum = M_PI * M_PI / (sine * sine);
+        sign = -1.0;
+        x = 1.0 - x;
+    }
+    for (; x < 10.0; x += 1.0) sum += sign / (x * x);
+    double z = 1.0 / (x * x);
+    double series = z * (1.0 / 6 - z * (1.0 / 30 - z * (1.0 / 42 - z * (1.0 / 30))));
+    return (float)(sum + sign * (1.0 + 0.5 / x + series) / x);
+}

@@ -13,21 +13,13 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from twostep.native import reductions
-from twostep.native.elementwise import Loop, expression_of, literal
-from twostep.native.products import product
-from twostep.native.programs import Program, UnsupportedError, View
+from twostep.native.programs import Program, UnsupportedError
+from twostep.native.writing import Writer
 
-_EMPTY = {"new_empty", "empty_like", "empty", "empty.memory_format", "empty_strided"}
-_FULL = {
-    "zeros": 0.0, "ones": 1.0, "zeros_like": 0.0, "ones_like": 1.0, "new_zeros": 0.0, "new_ones": 1.0, "zero": 0.0,
-}  # fmt: skip
 _FILLS: dict[str, Callable[..., Tensor]] = {"uniform": Tensor.uniform_, "normal": Tensor.normal_}
 """Random numbers that depend on nothing but a shape: they can be drawn before everything else."""
-_WIDE = 8
-"""Columns from which a product goes through whole vectors of them."""
-MOST_FLOPS = 400_000_000
-"""Arithmetic beyond which it takes most of the time, and torch's own products are as good."""
+_DEPENDING = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
+"""What marks operations after which Python may go another way next time; of indices only whole numbers are taken."""
 _LONGEST = 20_000
 """Operations beyond which nothing is compiled."""
 
@@ -66,15 +58,12 @@ class Lowering(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.program = Program()
+        self.writer = Writer()
+        self.program = self.writer.program
         self.operations = 0
         self.draws: list[tuple[Draw, int, Tensor]] = []
         """What is drawn, into which buffer, and what came."""
         self.own: list[tuple[Tensor, int]] = []
-        self._guarded: set[int] = set()
-        """Buffers that belong to others: nothing may be written there."""
-        self._copies: dict[View, Tensor] = {}
-        self._loop: Loop | None = None
 
     def lowered(self, fn: Callable[[], Sequence[Tensor]], inputs: Sequence[Tensor]) -> Lowered:
         """Call `fn`, which reads these contiguous inputs, each in memory of its own, and write down what it does."""
@@ -82,7 +71,7 @@ class Lowering(TorchDispatchMode):
         kept = [tensor.detach().clone() for tensor in inputs]
         with self:
             results = list(fn())
-        self._close()
+        self.writer.close()
         given = [*places, *[buffer for _, buffer, _ in self.draws], *[buffer for _, buffer in self.own]]
         for pointer, buffer in enumerate(given):
             self.program.buffers[buffer].pointer = pointer
@@ -103,284 +92,34 @@ class Lowering(TorchDispatchMode):
         self.operations += 1
         if self.operations > _LONGEST:
             raise UnsupportedError(f"more than {_LONGEST} operations")
+        name = func._schema.name.removeprefix("aten::").rstrip("_")
+        if _DEPENDING & set(func.tags) and name != "index":
+            raise UnsupportedError(f"{func} takes other ways with other numbers")
         result = func(*args, **kwargs)
         results = _tensors(result)
         mutable = func._schema.is_mutable
-        name = func._schema.name.removeprefix("aten::").rstrip("_")
         if torch.Tag.nondeterministic_seeded in func.tags:
             self._draw(name, result, args, mutable=mutable)
         elif mutable or not all(self.program.knows(leaf) for leaf in results):
-            if name == "std_mean":
-                self._close()
-                self._on_std_mean(results, *args, **kwargs)
-            elif len(results) == 1:
-                self._write(name, results[0], args, kwargs)
-            else:
-                raise UnsupportedError(name)
+            self.writer.write(name, results, args, kwargs)
         return result
 
     def _hand_in(self, tensor: Tensor) -> int:
         if tensor.storage_offset() or tensor.untyped_storage().nbytes() != tensor.numel() * tensor.dtype.itemsize:
             raise UnsupportedError("an input that is a part of something larger")
         buffer = self.program.add(tensor)
-        self._guarded.add(buffer)
+        self.writer.guarded.add(buffer)
         return buffer
 
     def _draw(self, name: str, result: Tensor, args: tuple[Any, ...], *, mutable: bool) -> None:
         """Let random numbers be handed in, where that makes no difference."""
         buffer = self.program.view(result).buffer if mutable and name in _FILLS else -1
-        if buffer < 0 or buffer in self._guarded or not result.is_contiguous() or result.dtype != torch.float32:
+        if buffer < 0 or buffer in self.writer.guarded or not result.is_contiguous() or result.dtype != torch.float32:
             raise UnsupportedError(name)
-        self._close()
+        self.writer.close()
         if any(buffer in kernel.written for kernel in self.program.kernels):
             raise UnsupportedError(f"{name} over numbers that were there before")
         self.draws.append((Draw(_FILLS[name], result.shape, args[1:]), buffer, result.clone()))
-
-    def _write(self, name: str, result: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if name in _EMPTY:
-            self.program.view(result)
-        elif name in _FULL:
-            self._full(result, _FULL[name])
-        elif name in ("full", "full_like", "new_full", "scalar_tensor", "fill"):
-            value = args[0] if name == "scalar_tensor" else args[2 if name == "new_full" else 1]
-            self._full(result, value) if not isinstance(value, Tensor) else self._elementwise("copy", result, args, {})
-        elif hasattr(self, f"_on_{name}"):
-            self._close()
-            getattr(self, f"_on_{name}")(result, *args, **{key: kwargs[key] for key in kwargs if key != "out"})
-        else:
-            self._elementwise(name, result, args, kwargs)
-
-    def _require_own(self, view: View) -> View:
-        if view.buffer in self._guarded:
-            raise UnsupportedError("an operation that writes into what it was given")
-        return view
-
-    def _target(self, result: Tensor) -> View:
-        view = self._require_own(self.program.view(result))
-        self.program.buffers[view.buffer].constant = None
-        self._copies = {of: copy for of, copy in self._copies.items() if of.buffer != view.buffer}
-        return view
-
-    def _full(self, result: Tensor, value: Any) -> None:
-        if self.program.knows(result):
-            self._elementwise("copy", result, (None, value), {})
-            return
-        target = self._target(result)  # nobody has seen it yet: it may be filled before what is under way
-        loop = Loop([], set(), set(), shape=target.shape)
-        loop.add(target, literal(value))
-        self._add(loop)
-        self.program.buffers[target.buffer].constant = float(value)
-
-    def _elementwise(self, name: str, result: Tensor, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        first = next((arg for arg in args if isinstance(arg, Tensor)), result)
-        expression = expression_of(name, first.dtype if name != "where" else result.dtype)
-        target = self._target(result)
-        given = [arg for arg in args if not isinstance(arg, (torch.dtype, torch.layout, torch.device))]
-        if name in ("clone", "_to_copy", "lift_fresh_copy", "contiguous"):
-            given = given[:1]
-        elif name == "copy":
-            given = [0, given[1]]
-        places = [self._place(arg, result) if isinstance(arg, Tensor) else arg for arg in given]
-        reads = [place for place in places if isinstance(place, View)]
-        if self._loop is None or self._loop.shape != target.shape or self._loop.clashes(reads, target):
-            self._close()
-            self._loop = Loop([], set(), set(), shape=target.shape)
-        loop = self._loop
-        operands = [loop.operand(place) if isinstance(place, View) else self._literal(place) for place in places]
-        named = {key: self._literal(value) for key, value in kwargs.items() if key in ("alpha", "value")}
-        while operands and operands[-1] is None:
-            operands.pop()
-        loop.add(target, expression(*operands, **named))
-
-    def _place(self, arg: Tensor, result: Tensor) -> Any:
-        """Say where the numbers of an operand lie for every index of the result, or which number they all are."""
-        view = self.program.view(arg)
-        constant = self.program.buffers[view.buffer].constant
-        return constant if constant is not None else self._broadcast(arg, result)
-
-    def _broadcast(self, arg: Tensor, result: Tensor) -> View:
-        spread = arg.expand(result.shape)
-        kept = [(n, step) for n, step in zip(spread.shape, spread.stride(), strict=True) if n != 1]
-        view = self.program.view(arg)
-        shape, strides = tuple(n for n, _ in kept), tuple(step for _, step in kept)
-        return View(view.buffer, view.offset, shape, strides, view.dtype)
-
-    @staticmethod
-    def _literal(value: Any) -> Any:
-        return None if value is None else literal(value)
-
-    def _close(self) -> None:
-        if self._loop is not None:
-            self.program.kernels.append(self._loop)
-            self._loop = None
-
-    def _add(self, kernel: Any) -> None:
-        self.program.kernels.append(kernel)
-
-    # Products
-
-    def _on_mm(self, result: Tensor, a: Tensor, b: Tensor) -> None:
-        self._multiply(result, a, b, None, 1.0, 0.0)
-
-    _on_bmm = _on_mm
-
-    def _on_addmm(
-        self, result: Tensor, bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1
-    ) -> None:
-        self._multiply(result, a, b, bias, float(alpha), float(beta))
-
-    _on_baddbmm = _on_addmm
-
-    def _multiply(self, result: Tensor, a: Tensor, b: Tensor, bias: Tensor | None, alpha: float, beta: float) -> None:
-        if result.dtype != torch.float32:
-            raise UnsupportedError(f"a product of {result.dtype}")
-        if b.stride(-1) != 1 and b.shape[-1] >= _WIDE:
-            b = self._turned(b)
-        tensors = [result, a, b] if bias is None else [result, a, b, bias.expand(result.shape)]
-        strides: list[Any] = [tensor.stride() if tensor.dim() == 3 else (0, *tensor.stride()) for tensor in tensors]
-        batch = result.shape[0] if result.dim() == 3 else 1
-        sizes = (batch, a.shape[-2], b.shape[-1], a.shape[-1])
-        views = [self.program.view(tensor) for tensor in (a, b)]
-        kernel = product(
-            self._target(result), views[0], views[1], None if bias is None else self.program.view(bias), sizes, strides
-        )
-        kernel.alpha, kernel.beta = alpha, beta
-        batch, rows, columns, inner = sizes
-        self.program.flops += 2 * batch * rows * columns * inner
-        if self.program.flops > MOST_FLOPS:
-            raise UnsupportedError(f"more than {MOST_FLOPS:,} multiplications and additions")
-        self._add(kernel)
-
-    def _turned(self, matrix: Tensor) -> Tensor:
-        """Return a copy of a transposed matrix whose rows lie in memory one behind the other, made once."""
-        known = self._copies.get(self.program.view(matrix))
-        if known is None:
-            known = matrix.contiguous()
-            self._elementwise("copy", known, (None, matrix), {})
-            self._close()
-            self._copies[self.program.view(matrix)] = known
-        return known
-
-    # Sums and the like
-
-    def _reduced(self, result: Tensor, source: Tensor, dims: Sequence[int]) -> tuple[View, View, list[int], list[int]]:
-        """Return views of both, the source's shape, and the result's strides in it."""
-        gone = {d % source.dim() for d in dims} if dims else set(range(source.dim()))
-        shape = list(source.shape)
-        out_strides = iter(
-            result.stride()
-            if result.dim() < source.dim()
-            else [s for d, s in enumerate(result.stride()) if d not in gone]
-        )
-        to = [0 if d in gone else next(out_strides) for d in range(source.dim())]
-        kept = [d for d in range(source.dim()) if shape[d] != 1]
-        view = self.program.view(source)
-        return self._target(result), view, [shape[d] for d in kept], [to[d] for d in kept]
-
-    def _on_sum(self, result: Tensor, source: Tensor, dims: Sequence[int] | None = None, *_: Any, **__: Any) -> None:
-        if source.dtype != torch.float32:
-            raise UnsupportedError(f"a sum of {source.dtype}")
-        self._add(reductions.summed(*self._reduced(result, source, dims or ())))
-
-    def _on_mean(self, result: Tensor, source: Tensor, dims: Sequence[int] | None = None, *_: Any, **__: Any) -> None:
-        self._add(reductions.summed(*self._reduced(result, source, dims or ()), scale=result.numel() / source.numel()))
-
-    def _on_max(self, result: Tensor, source: Tensor) -> None:
-        self._add(reductions.folded(*self._reduced(result, source, ()), "-INFINITY", "s = larger(s, {x});", "s"))
-
-    def _on_amax(self, result: Tensor, source: Tensor, dims: Sequence[int] = (), *_: Any) -> None:
-        self._add(reductions.folded(*self._reduced(result, source, dims), "-INFINITY", "s = larger(s, {x});", "s"))
-
-    def _on_linalg_vector_norm(self, result: Tensor, source: Tensor, *order: Any) -> None:
-        if order not in ((), (2,)):
-            raise UnsupportedError(f"a norm of {order}")
-        self._add(
-            reductions.folded(*self._reduced(result, source, ()), "0.0f", "{ float x = {x}; s += x * x; }", "sqrtf(s)")
-        )
-
-    def _on_std_mean(
-        self, results: Sequence[Tensor], source: Tensor, dims: Sequence[int] | None = None, **how: Any
-    ) -> None:
-        if dims or how.get("correction") not in (None, 1):
-            raise UnsupportedError("a deviation along some dimensions")
-        deviation, mean = results
-        views = self._reduced(mean, source, ())
-        self._add(reductions.summed(*views, scale=1.0 / source.numel()))
-        self._add(reductions.deviation(self._target(deviation), self.program.view(mean), *views[1:]))
-
-    # Along one dimension
-
-    def _along(self, *tensors: Tensor, dim: int) -> tuple[list[View], list[int], list[list[int]]]:
-        """Return views, and sizes and strides with `dim` at the end; of the first tensor it may be missing."""
-        views = [self._target(tensors[0]), *[self.program.view(tensor) for tensor in tensors[1:]]]
-        dim %= tensors[-1].dim()
-        order = [d for d in range(tensors[-1].dim()) if d != dim]
-        outer = [tensors[-1].shape[d] for d in order]
-        strides: list[list[int]] = []
-        for tensor in tensors:
-            whole = tensor if tensor.dim() == tensors[-1].dim() else tensor.unsqueeze(dim)
-            strides.append([*[whole.stride(d) for d in order], whole.stride(dim)])
-        return views, outer, strides
-
-    def _on__log_softmax(self, result: Tensor, source: Tensor, dim: int, *_: Any) -> None:
-        views, outer, strides = self._along(result, source, dim=dim)
-        self._add(reductions.log_softmax(views[0], views[1], outer, source.shape[dim], strides))
-
-    def _on__log_softmax_backward_data(self, result: Tensor, grad: Tensor, output: Tensor, dim: int, *_: Any) -> None:
-        views, outer, strides = self._along(result, grad, output, dim=dim)
-        self._add(reductions.log_softmax_backward(views, outer, output.shape[dim], strides))
-
-    def _on_argmax(self, result: Tensor, source: Tensor, dim: int | None = None, *_: Any) -> None:
-        if dim is None or source.dtype != torch.float32:
-            raise UnsupportedError("an argmax over everything")
-        views, outer, strides = self._along(result, source, dim=dim)
-        self._add(reductions.largest_at(views[0], views[1], outer, source.shape[dim], (strides[0][:-1], strides[1])))
-
-    def _on_gather(self, result: Tensor, source: Tensor, dim: int, index: Tensor, **_: Any) -> None:
-        views = [self._target(result), self.program.view(source), self.program.view(index)]
-        steps = list(source.stride())
-        step, steps[dim] = steps[dim], 0
-        self._add(reductions.picked(views, result.shape, (result.stride(), steps, index.stride()), step))
-
-    def _on_scatter_add(self, result: Tensor, before: Tensor, dim: int, index: Tensor, source: Tensor) -> None:
-        self._elementwise("copy", result, (None, before), {})
-        self._close()
-        views = [self._target(result), self.program.view(source), self.program.view(index)]
-        steps = list(result.stride())
-        step, steps[dim] = steps[dim], 0
-        self._add(reductions.added_where(views, index.shape, (steps, source.stride(), index.stride()), step))
-
-    # Pieces put together
-
-    def _on_cat(self, result: Tensor, parts: Sequence[Tensor], dim: int = 0) -> None:
-        done = 0
-        self._target(result)
-        for part in parts:
-            self._elementwise("copy", result.narrow(dim, done, part.shape[dim]), (None, part), {})
-            done += part.shape[dim]
-
-    def _on_stack(self, result: Tensor, parts: Sequence[Tensor], dim: int = 0) -> None:
-        self._target(result)
-        for number, part in enumerate(parts):
-            self._elementwise("copy", result.select(dim, number), (None, part), {})
-
-    def _on_select_backward(self, result: Tensor, grad: Tensor, _: Any, dim: int, index: int) -> None:
-        self._elementwise("copy", result, (None, 0.0), {})
-        self._elementwise("copy", result.select(dim, index), (None, grad), {})
-
-    def _on_slice_backward(self, result: Tensor, grad: Tensor, _: Any, *where: int) -> None:
-        self._elementwise("copy", result, (None, 0.0), {})
-        self._elementwise("copy", torch.ops.aten.slice(result, *where), (None, grad), {})
-
-    def _on_constant_pad_nd(self, result: Tensor, source: Tensor, pad: Sequence[int], value: float = 0.0) -> None:
-        if min(pad) < 0:
-            raise UnsupportedError("padding that takes away")
-        self._elementwise("copy", result, (None, value), {})
-        inside = result
-        for place in range(len(pad) // 2):
-            dim = source.dim() - 1 - place
-            inside = inside.narrow(dim, pad[2 * place], source.shape[dim])
-        self._elementwise("copy", inside, (None, source), {})
 
 
 def _tensors(tree: Any) -> list[Tensor]:

@@ -86,18 +86,38 @@ def log_softmax_backward(
     return _routine(list(views), loops(outer, body))
 
 
-def picked(views: Sequence[View], shape: Sequence[int], strides: Sequence[Sequence[int]], step: int) -> Routine:
-    """Take from the source what the index says; views of the result, source and index, the source's index left out."""
-    body = f"        p0[{at(strides[0])}] = p1[{at(strides[1])} + p2[{at(strides[2])}] * {step}];\n"
+def picked(
+    views: Sequence[View], shape: Sequence[int], strides: Sequence[Sequence[int]], step: int, count: int
+) -> Routine:
+    """Take from the source what the index says; views of the result, source and index, the source's index left out.
+
+    What lies outside is not read: it is no number, or 0 where there is no such thing.
+    """
+    body = (
+        f"{_index(strides[2], count)}        p0[{at(strides[0])}] = inside ? p1[{at(strides[1])} + k * {step}] : NAN;\n"
+    )
     return _routine(list(views), loops(shape, body))
 
 
-def added_where(views: Sequence[View], shape: Sequence[int], strides: Sequence[Sequence[int]], step: int) -> Routine:
+def added_where(
+    views: Sequence[View], shape: Sequence[int], strides: Sequence[Sequence[int]], step: int, count: int
+) -> Routine:
     """Add the source where the index says; views of the result, source and index, the result's index left out."""
-    body = f"        p0[{at(strides[0])} + p2[{at(strides[2])}] * {step}] += p1[{at(strides[1])}];\n"
+    body = (
+        f"{_index(strides[2], count)}        if (inside) p0[{at(strides[0])} + k * {step}] += p1[{at(strides[1])}];\n"
+    )
     routine = _routine(list(views), loops(shape, body))
     routine.read.add(views[0].buffer)
     return routine
+
+
+def _index(strides: Sequence[int], count: int) -> str:
+    """Read an index, which counts from the end where it is negative."""
+    return (
+        f"        int64_t k = p2[{at(strides)}];\n"
+        f"        k += k < 0 ? {count} : 0;\n"
+        f"        int inside = k >= 0 && k < {count};\n"
+    )
 
 
 def _routine(views: list[View], body: str) -> Routine:
