@@ -179,7 +179,7 @@ class Sequences:
 
     def _own_part(self, shuffled: Tensor, sizes: list[int]) -> tuple[Tensor, list[int]]:
         """Return what of each minibatch is here, filled up with the empty sequence so that there are few sizes."""
-        grain = max(1, len(self) // len(sizes) // self.sharers // GRAINS)
+        grain = max(2, len(self) // len(sizes) // self.sharers // PORTIONS)
         parts: list[Tensor] = []
         for part in shuffled.split(sizes):
             own = part[self.is_own[part]]
@@ -226,6 +226,8 @@ LARGEST = 1e30
 """What a number that was seen where nobody acted stays below: sums of larger ones overflow."""
 GRAINS = 16
 """Sequences are counted in sixteenths of the rollout, so that minibatches have few different sizes."""
+PORTIONS = 8
+"""A process's part of a minibatch is filled up to whole eighths of a usual one, likewise."""
 
 
 def _counts(valid: Tensor, length: int) -> Tensor:

@@ -48,7 +48,7 @@ def push(policy: Any, obs: Any, actions: Any, rewards: Tensor, values: Tensor, a
     return (values - 1).square().mean(), {"largest_push": values.abs().mean()}
 
 
-def learned(case: str, group: Group, rows: int = 7, size: int = 8) -> dict[str, Any]:
+def learned(case: str, group: Group, rows: int = 7, size: int = 8, device: str = "cpu") -> dict[str, Any]:
     """Learn from this group's part of a few rollouts, and return weights, statistics and metrics."""
     settings = {**BASE, **CASES[case]}
     agent = AgentConfig(hidden_size=size, memory=settings.pop("memory", "none"), memory_size=size)
@@ -58,8 +58,8 @@ def learned(case: str, group: Group, rows: int = 7, size: int = 8) -> dict[str, 
     collector = RolloutCollector(env, policy, num_steps=BASE["rollout_steps"], bptt_length=5, seed=2, env_seed=3)
     rollouts = [collector.rollout() for _ in range(UPDATES)]
     env.close()
-    shown = DistributedDataParallel(policy) if wrapped and group.size > 1 else policy
-    learner = PPOOptimizer(shown, config=PPOConfig(**settings), seed=4 + group.rank, group=group)
+    shown = DistributedDataParallel(policy.to(device)) if wrapped and group.size > 1 else policy
+    learner = PPOOptimizer(shown, None, device, PPOConfig(**settings), seed=4 + group.rank, group=group)
     metrics: list[dict[str, float]] = []
     for number, rollout in enumerate(rollouts):
         rollout.policy_version = None
