@@ -22,9 +22,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "src"))
-sys.path.insert(0, str(ROOT / "tests" / "distributed"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "distributed"))
 
 import union_batch
 
