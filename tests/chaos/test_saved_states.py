@@ -22,7 +22,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="forks")
 
 @linux
 def test_killed_while_saving():
-    """B8: wherever in a save the process dies, the newest whole checkpoint is there."""
+    """B8, L29: wherever in a save the process dies, the newest whole checkpoint is there."""
     figures = kills_while_saving(40)
     assert figures["saves"] > 3
     assert figures["caught halfway"] > 0
