@@ -77,7 +77,9 @@ twostep play [RUN_OR_REPLAY] [--out FOLDER] [--episodes N] [--seed N] [--no_anim
   --device NAME    where the network runs [as configured]
 
 A match of skirmish becomes a page that any browser plays, without a network and without other files: pause, scrub,
-speed, the state of every unit; and an animation (.gif). Other environments are filmed where they draw themselves."""
+speed, the state of every unit; and an animation (.gif). A walking robot is filmed on every type of terrain, as hard
+as it manages, and its successes are drawn for the whole grid. Other environments are filmed where they draw
+themselves."""
 
 INSPECT_HELP = """\
 twostep inspect [FILE_OR_FOLDER] [--out FILE] [--no_plot]

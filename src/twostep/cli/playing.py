@@ -16,6 +16,14 @@ from PIL import Image
 from twostep.cli.evaluations import REPLAYS, SKIRMISH
 from twostep.cli.options import PlayRequest, UsageError
 from twostep.cli.runs import find_run
+from twostep.cli.terrains import (
+    FILM_FILE,
+    QUADRUPED,
+    cells_of,
+    draw_terrains,
+    film_terrains,
+    score_on_terrains,
+)
 from twostep.cli.trained import Trained, names_policy
 from twostep.cli.training import build
 from twostep.config import TrainingConfig
@@ -29,6 +37,8 @@ REPLAY_SUFFIX = ".npz"
 _FILM_WIDTH, _FILM_FPS, _FILM_PICTURES = 360, 12.5, 400
 """Films of other environments have pixels of any kind, and so need more room than drawn matches: keep them small."""
 _USUAL_FPS = 30
+_PER_CELL = 2
+"""Episodes in each cell of a grid of terrains, unless so many are asked for."""
 
 
 def run_play(request: PlayRequest) -> int:
@@ -51,7 +61,7 @@ def run_play(request: PlayRequest) -> int:
     config = trained.config()
     seed = config.seed + 1 if request.seed is None else request.seed
     config = replace(config, seed=seed, device=request.device or config.device)
-    play = _play_match if config.env.id == SKIRMISH else _film
+    play = {SKIRMISH: _play_match, QUADRUPED: _play_terrains}.get(config.env.id, _film)
     play(config, trained, request)
     return 0
 
@@ -92,6 +102,19 @@ def _play_match(config: TrainingConfig, trained: Trained, request: PlayRequest) 
     if episodes > 1:
         print(stats)
     _show(replay, Path(f"match_seed_{config.seed}"), request, trained.folder)
+
+
+def _play_terrains(config: TrainingConfig, trained: Trained, request: PlayRequest) -> None:
+    """Draw how a robot does on its whole grid of terrains, and film it on every type."""
+    env, trainer = build(config, num_envs=1)
+    env.close()
+    trained.load_into(trainer)
+    folder = Path(request.out or trained.folder)
+    scores = score_on_terrains(config, trainer.policy, request.episodes or _PER_CELL * len(cells_of(config)))
+    print(scores.table())
+    print(f"  {draw_terrains(scores, folder, trained.folder.name)}: success in every cell")
+    if request.animation:
+        print(f"  {film_terrains(config, trainer.policy, scores, folder / FILM_FILE)}: open it in a browser")
 
 
 def _film(config: TrainingConfig, trained: Trained, request: PlayRequest) -> None:

@@ -59,10 +59,10 @@ def import_mujoco() -> Any:
         ) from error
 
 
-def make_model(terrain: Terrain, body: Body) -> Any:
-    """Compile one robot on its ground."""
+def make_model(terrain: Terrain, body: Body, looks: str = "") -> Any:
+    """Compile one robot on its ground; `looks` are sections of MuJoCo's language for those who draw it."""
     mujoco = import_mujoco()
-    model = mujoco.MjModel.from_xml_string(describe(terrain))
+    model = mujoco.MjModel.from_xml_string(describe(terrain).replace("</mujoco>", f"{looks}</mujoco>"))
     feet = [mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_GEOM, f"{leg}_foot") for leg in LEGS]
     model.geom_friction[feet, 0] = body.friction
     trunk = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_BODY, "trunk")
