@@ -33,7 +33,7 @@ MOST = 1 << 24
 
 
 def digest(*numbers: int) -> int:
-    return zlib.crc32(repr(numbers).encode()) % MOST
+    return zlib.crc32(repr([int(number) for number in numbers]).encode()) % MOST
 
 
 class Stamped(gym.Env):
