@@ -167,7 +167,8 @@ class Compiled:
     def _lowered(self, shapes: _Shapes, tree: Tree) -> Lowered | None:
         fixed = [*self.module.parameters(), *self.module.buffers()]
         grad = torch.is_grad_enabled()
-        with torch.inference_mode(False), torch.set_grad_enabled(grad), torch.random.fork_rng(devices=[]):
+        own_stream = drawing_from(torch.Generator())  # whatever is drawn for show
+        with own_stream, torch.inference_mode(False), torch.set_grad_enabled(grad):
             tree = tree_map(lambda leaf: leaf.detach().clone(memory_format=torch.contiguous_format), tree)
 
             def fn() -> list[Tensor]:
