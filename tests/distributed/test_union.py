@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import loops
 import pytest
 import torch
 import union_batch
@@ -45,3 +47,15 @@ def test_the_cases_do_what_they_are_for(together: dict[str, Any]) -> None:
     assert 1 < together["early-stop"]["metrics"][0]["epochs"] < 8
     assert "largest_push" in together["custom"]["metrics"][0]
     assert together["gru-batch"]["metrics"][-1]["lr"] != union_batch.BASE["lr"]
+
+
+def test_both_loops_learn_the_same_together(tmp_path: Path) -> None:
+    """L27, L22: bit for bit, also where one is stopped by one process and goes on from its checkpoint."""
+    ends = end_all(start(tmp_path / "said", loops.main, tmp_path))
+    assert [end.code for end in ends] == [0, 0], ends
+    results = load_state(tmp_path / "loops")[0]
+    trainer, functional = results["trainer"], results["functional"]
+    assert len(set(trainer["digests"] + functional["digests"])) == 1, "in both processes and by both loops"
+    assert trainer["counters"]["total_timesteps"] == loops.STEPS
+    assert len(results["returns"]) == loops.STEPS // (5 * loops.SETTINGS["rollout_steps"])
+    assert len(list((tmp_path / "checkpoints").iterdir())) == loops.STEPS // 40

@@ -102,7 +102,7 @@ def _training(config: TrainingConfig, going_on: GoingOn | None, watch: Watch | N
     if config.trainer.suite:
         load_suite(config.trainer.suite)  # what is wrong with it is said before anything is made
     before = launched_before(config)
-    if going_on is None and before is not None:
+    if before is not None:
         going_on = GoingOn(before)
     if going_on is not None:
         with _locked(going_on.folder):
