@@ -29,7 +29,7 @@ class Started(NamedTuple):
     process: BaseProcess
     said: Path
 
-    def end(self, timeout: float = 60) -> Ended:
+    def end(self, timeout: float = 90) -> Ended:
         """Wait for it; one that takes too long is killed."""
         self.process.join(timeout)
         if self.process.is_alive():
