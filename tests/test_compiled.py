@@ -47,7 +47,7 @@ def test_machine_code_learns_the_same_and_goes_on_the_same(collected, memory):
     resumed = PPOOptimizer(deepcopy(compiled.policy), config=compiled.config)
     resumed.load_state_dict(deepcopy(compiled.state_dict()))
     metrics = compiled.update(rollout)
-    assert gone_over(compiled._recorded) == 1
+    assert gone_over(compiled._compiled) == 1
     assert metrics["grad_norm"] > 0
     assert torch.allclose(weights(called), weights(compiled), atol=1e-4)
     assert not torch.equal(weights(called), weights(compiled)), "nothing was compiled"
@@ -77,7 +77,7 @@ def test_a_run_that_is_cut_around_the_change_goes_on_to_the_last_bit(memory, cut
     second.load_state_dict(deepcopy(first.state_dict()))
     go_on(second, 5 - cut)
     assert torch.equal(weights(whole.learner), weights(second.learner))
-    assert gone_over(whole.learner._recorded) == gone_over(second.learner._recorded) == 1
+    assert gone_over(whole.learner._compiled) == gone_over(second.learner._compiled) == 1
 
 
 def test_the_ratio_stays_1_in_machine_code():
@@ -89,9 +89,9 @@ def test_the_ratio_stays_1_in_machine_code():
         first = PPOOptimizer(deepcopy(trainer.policy), config=PPOConfig(update_epochs=1, num_minibatches=1))
         assert first.update(RolloutBuffer.from_dict(rollout))["ratio_error"] < 2e-6
         trainer.learn(rollout)
-    assert gone_over(trainer.learner._recorded) == 1
+    assert gone_over(trainer.learner._compiled) == 1
     (collector,) = trainer._collectors.values()
-    assert gone_over(collector.actor._recorded) == 1
+    assert gone_over(collector.actor._compiled) == 1
 
 
 PAIR = spaces.Tuple([spaces.Discrete(3), spaces.Box(-1, 1, (2,), np.float32)])
@@ -129,7 +129,7 @@ def test_every_policy_of_vectors_learns_in_machine_code(name, machine_code_at_on
         if not after:
             rollout = trainer.collect_rollouts(8)
         trainer.learner.update(RolloutBuffer.from_dict(rollout))
-        assert trainer.learner._recorded.num_compiled == after
+        assert trainer.learner._compiled.num_compiled == after
         ends.append(weights(trainer.learner))
     torch.testing.assert_close(*ends, rtol=1e-3, atol=1e-4)
 
@@ -156,9 +156,9 @@ def test_short_runs_never_compile(collected, monkeypatch):
     monkeypatch.setattr("twostep.compiled.machine_code", lambda *_: pytest.fail("compiled"))
     rollout, policy = collected()
     learner, _ = learn(rollout, policy, 10)
-    assert gone_over(learner._recorded) == 0
+    assert gone_over(learner._compiled) == 0
     learner, _ = learn(rollout, policy, 30, compile_after=0)
-    assert gone_over(learner._recorded) == 0
+    assert gone_over(learner._compiled) == 0
 
 
 @pytest.mark.parametrize("code", [None, lambda *inputs: [torch.zeros(3)]])

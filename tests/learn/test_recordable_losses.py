@@ -32,7 +32,7 @@ def test_a_recorded_loss_is_the_loss(small_trainer, accumulate, machine_code_at_
         trainer = small_trainer(custom_losses=losses, **settings)
         histories.append(trainer.train(1024))
         ends.append(weights(trainer))
-    assert trainer.learner._recorded.num_compiled == 1
+    assert trainer.learner._compiled.num_compiled == 1
     torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-5)
     plain, recorded = histories
     for name in ("loss", "surprise", "against_speed", "seen", "grad_norm"):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from twostep.compiled import Code, Compiled, drawing_from
-from twostep.policies.actor_critic import recordable
+from twostep.policies.actor_critic import compilable
 from twostep.tree import Tree, tree_map
 
 COMPILED_AFTER = 50_000
@@ -36,37 +36,37 @@ class Actor:
 
     def __init__(self, policy: Any, generator: torch.Generator) -> None:
         self.policy, self.generator = policy, generator
-        self._recorded: Compiled | None = None
-        if recordable(policy, generator.device):
-            self._recorded = Compiled(policy, self._act, generator, after=COMPILED_AFTER)
+        self._compiled: Compiled | None = None
+        if compilable(policy, generator.device):
+            self._compiled = Compiled(policy, self._act, generator, after=COMPILED_AFTER)
         self._replay: Code | None = None
 
     def state_dict(self) -> dict[str, int]:
         """Return how far the way to machine code is gone."""
-        return {} if self._recorded is None else self._recorded.state_dict()
+        return {} if self._compiled is None else self._compiled.state_dict()
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Go on from there."""
-        if self._recorded is not None:
-            self._recorded.load_state_dict(state)
+        if self._compiled is not None:
+            self._compiled.load_state_dict(state)
 
     def begin(self) -> None:
         """Notice what became of the policy since the last rollout, in which nothing but numbers changes."""
         self._replay = None
-        if self._recorded is not None:
-            self._recorded.notice_changes()
+        if self._compiled is not None:
+            self._compiled.notice_changes()
 
     def __call__(self, obs: Tree, state: Tree, episode_starts: Tensor, conditions: dict[str, Tree]) -> Acted:
         """Act once on observations `[1, B, ...]`."""
         given = (obs, state, episode_starts, conditions)
         if self._replay is not None:
             return Acted(*self._replay(given))
-        if self._recorded is None:
+        if self._compiled is None:
             with drawing_from(self.generator):
                 return Acted(*self._act(given))
         key = self.policy.fingerprint()
-        self._replay = self._recorded.code(given, key)
-        return Acted(*self._recorded(given, key))
+        self._replay = self._compiled.code(given, key)
+        return Acted(*self._compiled(given, key))
 
     def _act(self, given: Tree) -> Tree:
         obs, state, episode_starts, conditions = given

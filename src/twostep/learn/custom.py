@@ -27,8 +27,8 @@ It is given the transitions of a minibatch that count, `[1, N, ...]`, with memor
 class RecordableLoss:
     """A custom loss that does the same operations at every call, whatever the tensors hold; usable as a decorator.
 
-    Where PPO's own loss is recorded and replayed, for small networks on a CPU, such a loss is recorded with it and
-    costs no more than its operations. What it reads besides its arguments is frozen when recording: a weight that
+    Where PPO's own loss becomes machine code, for small networks on a CPU, such a loss becomes part of it and
+    costs no more than its operations. What it reads besides its arguments is frozen when it is compiled: a weight that
     changes must be a tensor that is changed in place. Any other custom loss is simply called, PPO's own beside it.
     """
 
@@ -43,7 +43,7 @@ class RecordableLoss:
         return self.loss(*minibatch)
 
 
-def may_be_recorded(custom_losses: Sequence[CustomLoss], piece: Minibatch) -> bool:
+def may_be_compiled(custom_losses: Sequence[CustomLoss], piece: Minibatch) -> bool:
     """Tell whether the same operations follow for every minibatch of this shape."""
     if not custom_losses:
         return True

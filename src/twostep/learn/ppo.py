@@ -24,7 +24,7 @@ from twostep.learn.beginnings import (
     require_ratio,
     require_support,
 )
-from twostep.learn.custom import CustomLoss, custom_losses_of, may_be_recorded
+from twostep.learn.custom import CustomLoss, custom_losses_of, may_be_compiled
 from twostep.learn.gradients import clipped, flat_gradient, summed
 from twostep.learn.guard import Guard, means_of_steps
 from twostep.learn.losses import Metrics, clipped_surrogate, normalized, ppo_loss, squared_value_error
@@ -34,7 +34,7 @@ from twostep.learn.revaluing import judged, ratio_error, revalued
 from twostep.learn.scaling import LossScale
 from twostep.learn.settings import PPOConfig
 from twostep.normalization import ObservationNormalizer, ReturnNormalizer
-from twostep.policies.actor_critic import PRECISIONS, ActorCritic, recordable
+from twostep.policies.actor_critic import PRECISIONS, ActorCritic, compilable
 from twostep.policies.adapters import as_policy
 from twostep.rollout import RolloutBuffer
 from twostep.runtime import fast_products, suitable_threads
@@ -83,13 +83,13 @@ class PPOOptimizer:
         self._guard = Guard(self.policy, self.optimizer, self.device)
         self.loss_scale = LossScale() if self.config.precision == "fp16" else None
         self._custom_losses: tuple[CustomLoss, ...] = ()
-        self._recorded = self._recording() if recordable(self.policy, self.device) else None
+        self._compiled = self._compilable() if compilable(self.policy, self.device) else None
 
     def _find_learnable(self) -> None:
         """Look which parameters are learned: some may be frozen, or set free again, between two updates."""
         self.parameters, self._frozen = learnable(self.policy)
         self._sizes = [parameter.numel() for parameter in self.parameters]
-        self._making = (*self.policy.fingerprint(), *self._frozen) if recordable(self.policy, self.device) else ()
+        self._making = (*self.policy.fingerprint(), *self._frozen) if compilable(self.policy, self.device) else ()
 
     def set_progress(self, progress: float) -> None:
         """Set the learning rate for the part of all training that is done, 0 to 1."""
@@ -107,8 +107,8 @@ class PPOOptimizer:
         beside it; normalisers, `explained_variance` and the check of the ratio know the fresh one only.
         """
         self._find_learnable()
-        if self._recorded is not None:
-            self._recorded.notice_changes()
+        if self._compiled is not None:
+            self._compiled.notice_changes()
         rollout = experience.to(self.device)
         if rollout.policy_version != self.policy.version:
             require_fit(self.policy, rollout)
@@ -156,8 +156,8 @@ class PPOOptimizer:
             self.minibatch_size = config.minibatch_size
         if (config.lr, config.desired_kl) != (before.lr, before.desired_kl):
             self.restart_schedule()
-        if self._recorded is not None:
-            self._recorded = self._recording()  # the old one goes by the old settings
+        if self._compiled is not None:
+            self._compiled = self._compilable()  # the old one goes by the old settings
 
     def restart_schedule(self) -> None:
         """Begin with the learning rate that the settings name; a schedule of progress goes on from where it is."""
@@ -178,7 +178,7 @@ class PPOOptimizer:
                 "observations": self.observation_normalizer.state_dict(),
             },
             "minibatches": {"size": self.minibatch_size, "order": generator_state(self.generator)},
-            "compiled": None if self._recorded is None else self._recorded.state_dict(),
+            "compiled": None if self._compiled is None else self._compiled.state_dict(),
             "loss_scale": None if self.loss_scale is None else self.loss_scale.state_dict(),
         }
 
@@ -190,8 +190,8 @@ class PPOOptimizer:
         self.observation_normalizer.load_state_dict(state["normalizers"]["observations"])
         self.minibatch_size = state["minibatches"]["size"]
         restore_generator(self.generator, state["minibatches"]["order"])
-        if self._recorded is not None and state["compiled"] is not None:
-            self._recorded.load_state_dict(state["compiled"])
+        if self._compiled is not None and state["compiled"] is not None:
+            self._compiled.load_state_dict(state["compiled"])
         if self.loss_scale is not None and state["loss_scale"] is not None:
             self.loss_scale.load_state_dict(state["loss_scale"])
 
@@ -263,13 +263,13 @@ class PPOOptimizer:
     def _gradient(self, piece: Minibatch, count: int, custom_losses: Sequence[CustomLoss]) -> tuple[Tensor, Metrics]:
         """Return the gradient of a piece, all parameters in one row, and what was measured; clipped if it is whole."""
         scale = None if self.loss_scale is None else self.loss_scale.scale
-        if self._recorded is None or not may_be_recorded(custom_losses, piece):
+        if self._compiled is None or not may_be_compiled(custom_losses, piece):
             return self._flat(*self._whole_loss(piece, count, custom_losses), scale)
-        if custom_losses and tuple(custom_losses) != self._custom_losses:  # what is recorded is of others
-            self._custom_losses, self._recorded = tuple(custom_losses), self._recording()
+        if custom_losses and tuple(custom_losses) != self._custom_losses:  # what is compiled is of others
+            self._custom_losses, self._compiled = tuple(custom_losses), self._compilable()
         self._piece, self._among = piece, custom_losses
         tree = (piece.tensors(), torch.full((), float(count)), None if scale is None else torch.full((), scale))
-        flat, measured = self._recorded(tree, (self._making, bool(custom_losses)))
+        flat, measured = self._compiled(tree, (self._making, bool(custom_losses)))
         return flat, {name: measured[name] for name in (*self._measured(), *measured)}
 
     def _whole_loss(
@@ -296,10 +296,10 @@ class PPOOptimizer:
         flat, norm = clipped(flat, self.config.max_grad_norm)
         return flat, metrics | {"grad_norm": norm}
 
-    def _recording(self) -> Compiled:
-        return Compiled(self.policy, self._recordable, after=self.config.compile_after or math.inf)
+    def _compilable(self) -> Compiled:
+        return Compiled(self.policy, self._as_tensors, after=self.config.compile_after or math.inf)
 
-    def _recordable(self, tree: Tree) -> tuple[Tensor, Metrics]:
+    def _as_tensors(self, tree: Tree) -> tuple[Tensor, Metrics]:
         """Do what `_gradient` does, as a function of nothing but tensors."""
         tensors, count, scale = tree
         return self._flat(*self._whole_loss(self._piece.with_tensors(tensors), count, self._among), scale)

@@ -167,7 +167,7 @@ def is_shared(config: AgentConfig, observation_space: Any) -> bool:
     return all(is_image(leaf, config.name) for leaf in seen_leaves(observation_space, config).values())
 
 
-def recordable(policy: Any, device: torch.device) -> bool:
+def compilable(policy: Any, device: torch.device) -> bool:
     """Tell whether a policy's operations are known, and small enough for the time between them to matter."""
     return type(policy) is ActorCritic and device.type == "cpu" and not policy.convolutional
 
