@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -179,8 +180,9 @@ class TrainingCheckpointer:
             if number > step:
                 path = self.path(number)
                 target = _free(path.with_name(f"{path.name}.{_LEFT}"))
-                (path if path.exists() else aside_of(path)).rename(target)
-                left.append(target)
+                with suppress(FileNotFoundError):  # another process that goes on from there was quicker
+                    (path if path.exists() else aside_of(path)).rename(target)
+                    left.append(target)
         return left
 
     def _rotate(self) -> None:

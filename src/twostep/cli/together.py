@@ -13,6 +13,7 @@ from pathlib import Path
 from twostep.cli.locking import start_of
 from twostep.config import TrainingConfig
 from twostep.errors import ConfigError
+from twostep.files import replace_text
 from twostep.launch import launch
 
 LAUNCH_FILE = ".launch"
@@ -49,7 +50,7 @@ def joined(config: TrainingConfig) -> Generator[None]:
 def mark_launched(folder: Path) -> None:
     """Note in the folder of a run who started its processes."""
     if launch().size > 1:
-        (folder / LAUNCH_FILE).write_text(json.dumps(_launcher()))
+        replace_text(folder / LAUNCH_FILE, json.dumps(_launcher()))
 
 
 def launched_before(config: TrainingConfig) -> Path | None:
