@@ -25,7 +25,7 @@ FIELD = (1.2, 0.8)
 """Horizontal and vertical field of view, in radians: tangents of half of each are multiplied by the image's place."""
 STRIDE, HALVINGS = 0.04, 6
 """Depth between two looks at the ground, and how often the last one is halved."""
-BLOCK = 20
+BLOCK = 10
 """Heights per block of which the highest is known."""
 
 

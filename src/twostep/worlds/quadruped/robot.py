@@ -95,7 +95,9 @@ def describe(terrain: Terrain) -> str:
     return f"""
 <mujoco model="quadruped">
   <compiler angle="radian"/>
-  <option timestep="{TIMESTEP}" integrator="implicitfast" iterations="8" ls_iterations="8"/>
+  <option timestep="{TIMESTEP}" integrator="implicitfast" iterations="5" ls_iterations="8">
+    <flag island="disable" warmstart="disable"/>
+  </option>
   <default>
     <geom condim="3" contype="0" conaffinity="1" mass="0" friction="{FRICTION}" priority="1"/>
     <joint armature="0.01" damping="0.1"/>

@@ -17,7 +17,7 @@ Array = npt.NDArray[Any]
 
 CELL = 10.0
 """Side of a cell, in metres."""
-SPACING = 0.05
+SPACING = 0.1
 """Between two heights."""
 PLATFORM, RIM = 1.0, 4.0
 """Distances from a cell's middle, along the farther of both axes, between which the ground is not flat."""
@@ -130,15 +130,12 @@ class Terrain:
         if self.is_flat:
             return np.zeros(np.shape(x), dtype=np.float32)
         rows, columns = self.heights.shape
-        across = np.clip(np.asarray(x, dtype=np.float32) * np.float32(1 / SPACING), 0, columns - 1.001)
-        along = np.clip(np.asarray(y, dtype=np.float32) * np.float32(1 / SPACING), 0, rows - 1.001)
-        column, row = across.astype(np.int32), along.astype(np.int32)
-        across -= column
-        along -= row
+        across, along = (np.asarray(place, dtype=np.float32) * np.float32(1 / SPACING) for place in (x, y))
+        across, along = np.clip(across, 0, columns - 1.001), np.clip(along, 0, rows - 1.001)
+        column, row = across.astype(np.intp), along.astype(np.intp)
+        across, along = across - column.astype(np.float32), along - row.astype(np.float32)
         first = row * columns + column
         flat = self.heights.reshape(-1)
-        near, far = flat[first], flat[first + (columns + 1)]
-        above = along > across
-        third = flat[first + np.where(above, columns, 1)]
-        steep, gentle = np.where(above, along, across), np.where(above, across, along)
-        return near + steep * (third - near) + gentle * (far - third)
+        near, far = flat.take(first, mode="clip"), flat.take(first + (columns + 1), mode="clip")
+        third = flat.take(first + np.where(along > across, columns, 1), mode="clip")
+        return near + np.maximum(across, along) * (third - near) + np.minimum(across, along) * (far - third)
