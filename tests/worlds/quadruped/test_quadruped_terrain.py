@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twostep.worlds.quadruped import TYPES, Terrain
+from twostep.worlds.quadruped import TYPES, QuadrupedConfig, QuadrupedRows, Terrain
 from twostep.worlds.quadruped.robot import Body, make_model
 from twostep.worlds.quadruped.terrain import CELL, PIT, PLATFORM, REACH, RIM, SPACING
 
@@ -93,3 +93,21 @@ def test_a_cell_is_the_same_whatever_is_beside_it(terrain):
     np.testing.assert_array_equal(alone.heights, terrain.heights[row : row + side + 1])
     assert Terrain(["flat"], 4).is_flat
     assert not alone.is_flat
+
+
+def test_trotting_feet_are_not_pushed_aside_where_the_field_is_flat():
+    """LB14: contacts are stiff enough that the edges between triangles are not felt: 7 % of them were, once."""
+    config = {"terrains": ("flat", "slope"), "num_levels": 2, "threads": 1, "chance": {"bodies": 1}}
+    env = QuadrupedRows(QuadrupedConfig.from_dict(config), 12)
+    env.reset(seed=0)
+    random, upright = np.random.default_rng(0), []
+    contact = env.world.physics._data[0].contact  # those of the last row
+    for step in range(100):
+        phase = 0.1 * np.pi * step + np.array([0, np.pi, np.pi, 0])
+        action = random.normal(0, 0.1, (12, 4, 3))
+        action[..., 1] -= 0.4 * np.cos(phase)
+        action[..., 2] -= 0.8 * np.maximum(np.sin(phase), 0)
+        env.step(action.reshape(12, 12))
+        upright += [abs(frame[2]) for frame in contact.frame]
+    assert len(upright) > 200
+    assert np.mean(np.array(upright) < 0.9) < 0.02

@@ -32,6 +32,9 @@ FRICTION, TRUNK_MASS = 0.8, 5.2
 TIMESTEP = 0.005
 THIGH = SHIN = 0.213
 FOOT_RADIUS = 0.023
+STIFF = 0.01
+"""Time constant of contacts, in seconds, twice the timestep: a foot that sinks deep into a field of heights is pushed
+aside by the edges between its triangles, and trips where all is flat."""
 FEET, FEET_TOUCH, KNEES_TOUCH, TRUNK_TOUCH, TORQUE = (
     slice(0, 12), slice(12, 16), slice(16, 20), slice(20, 21), slice(21, 33),
 )  # fmt: skip
@@ -99,7 +102,7 @@ def describe(terrain: Terrain) -> str:
     <flag island="disable" warmstart="disable"/>
   </option>
   <default>
-    <geom condim="3" contype="0" conaffinity="1" mass="0" friction="{FRICTION}" priority="1"/>
+    <geom condim="3" contype="0" conaffinity="1" mass="0" friction="{FRICTION}" priority="1" solref="{STIFF} 1"/>
     <joint armature="0.01" damping="0.1"/>
   </default>
   <asset>{asset}</asset>

@@ -23,7 +23,7 @@ PLATFORM, RIM = 1.0, 4.0
 """Distances from a cell's middle, along the farther of both axes, between which the ground is not flat."""
 REACH = 4.5
 """Distance at which a robot is carried back to the middle."""
-PIT, SHALLOW = -0.6, -0.06
+PIT, SHALLOW = -0.6, -0.03
 """Height of what lies between ground that carries, where it is most and least difficult."""
 
 
@@ -80,7 +80,7 @@ def stepping_stones(distance: Array, difficulty: float, random: np.random.Genera
 
 def _depth(difficulty: float) -> float:
     """Return the height of pits: a stumble first, a fall in the end."""
-    return SHALLOW + (PIT - SHALLOW) * difficulty
+    return SHALLOW + (PIT - SHALLOW) * difficulty**2
 
 
 TYPES: dict[str, Callable[[Array, float, np.random.Generator], Array]] = {
