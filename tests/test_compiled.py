@@ -151,6 +151,22 @@ class Noise(gym.Env):
         return self.observation_space.sample(), float(self.steps), self.steps > 5, False, {}
 
 
+def test_a_policy_of_another_type_is_not_taken_for_what_it_was(collected, machine_code_at_once):
+    """The same parameters in double precision are not read as single precision; back in it they are compiled anew."""
+    rollout, policy = collected()
+    rollout.policy_version = None
+    learner = PPOOptimizer(policy, config=PPOConfig(update_epochs=1, num_minibatches=1))
+    learner.update(rollout)
+    assert learner._compiled.num_compiled == 1
+    policy.double()
+    with pytest.raises(RuntimeError, match="dtype"):
+        learner.update(rollout)
+    assert learner._compiled.num_compiled == 0
+    policy.float()
+    learner.update(rollout)
+    assert learner._compiled.num_compiled == 1
+
+
 def test_short_runs_never_compile(collected, monkeypatch):
     monkeypatch.setattr("twostep.collect.acting.COMPILED_AFTER", math.inf)
     monkeypatch.setattr("twostep.compiled.machine_code", lambda *_: pytest.fail("compiled"))

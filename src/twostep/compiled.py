@@ -101,15 +101,17 @@ class Compiled:
         self.module, self.fn, self.generator, self.after = module, fn, generator, after
         self._shapes: dict[Any, _Shapes] = {}
         self._tensors: list[Tensor] = []
+        self._forms: list[Any] = []
         self._before: dict[str, int] = {}
         """Calls that were made before a state was saved, by signatures in words; -1 for what had gone over."""
 
     def notice_changes(self) -> None:
-        """Forget what was made of tensors that the module no longer has, because a part of it was replaced."""
+        """Forget what was made of tensors that the module no longer has, or that became others, of another type say."""
         tensors = [*self.module.parameters(), *self.module.buffers()]
+        forms = [(tensor.dtype, tensor.device, tensor.shape) for tensor in tensors]
         same = len(tensors) == len(self._tensors) and all(map(is_, tensors, self._tensors))
-        if not same:
-            self._tensors = tensors
+        if not same or forms != self._forms:
+            self._tensors, self._forms = tensors, forms
             self._shapes.clear()
 
     def __call__(self, tree: Tree, key: Any = None) -> Tree:

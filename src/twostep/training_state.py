@@ -117,6 +117,11 @@ class Counted:
         """Steps of agents that counted, over all rows."""
         return self.state.agent_steps
 
+    @total_timesteps.setter
+    def total_timesteps(self, steps: int) -> None:
+        """Count anew, for collecting of one's own in a trainer's place."""
+        self.state.agent_steps = steps
+
     @property
     def n_updates(self) -> int:
         """Rollouts learned from."""

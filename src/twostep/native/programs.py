@@ -113,8 +113,8 @@ class Program:
     def add(self, tensor: Tensor) -> int:
         """Take the memory of a tensor as a buffer; it is kept alive so that its address stays its own."""
         storage = tensor.untyped_storage()
-        if tensor.dtype not in C_TYPES or not tensor.numel():
-            raise UnsupportedError(f"{tuple(tensor.shape)} of {tensor.dtype}")
+        if tensor.dtype not in C_TYPES or tensor.device.type != "cpu" or not tensor.numel():
+            raise UnsupportedError(f"{tuple(tensor.shape)} of {tensor.dtype} on {tensor.device}")
         self._alive.append(tensor)
         self._places[storage.data_ptr()] = len(self.buffers)
         self.buffers.append(Buffer(storage.nbytes() // tensor.dtype.itemsize, tensor.dtype))
