@@ -211,3 +211,36 @@ def test_the_script_of_phase_2(tmp_path, capsys):
     assert read_rows(metrics)[-1]["step"] == 384
     assert main(["train", str(settings), "--teacher", str(tmp_path / "none"), "--run_dir", str(tmp_path / "more")]) == 2
     assert not (tmp_path / "more").exists()
+
+
+def test_a_robot_that_sees_by_depth_learns_from_one_that_feels_the_ground(tmp_path, capsys):
+    """L1, L2: the shipped settings of phase 2, in small: depth through convolutions, scandots for the teacher."""
+    pytest.importorskip("mujoco")
+    world = {"terrains": ["flat", "stairs"], "num_levels": 2, "max_seconds": 0.4, "threads": 1}
+    env = make_env("quadruped", 1, 0, **world)
+    PolicyStore(tmp_path / "teacher").save("told", make_policy(env, AgentConfig(memory="gru", hidden_size=8), seed=0))
+    words = ["--teacher", str(tmp_path / "teacher"), "--run_dir", str(tmp_path / "runs"), "--no_tensorboard"]
+    words += ["--no_progress", "--num_envs", "4", "--total_timesteps", "64", "--rollout_steps", "8"]
+    words += [
+        "--curriculum.terrains",
+        "flat,stairs",
+        "--curriculum.num_levels",
+        "2",
+        "--memory_size",
+        "16",
+        "--bptt_length",
+        "4",
+    ]
+    for name, value in world.items():
+        words += [f"--env.kwargs.{name}", ",".join(value) if isinstance(value, list) else str(value)]
+    assert runpy.run_path(str(SCRIPT))["main"](words) == 0
+    (metrics,) = (tmp_path / "runs").rglob("metrics.jsonl")
+    assert np.isfinite(read_rows(metrics)[-1]["imitation_error"])
+    student = PolicyStore().policy(f"run://{tmp_path / 'runs'}").policy()
+    assert student.convolutional
+    assert not any(name.startswith("scandots") for name in student.encoder.vectors())
+    capsys.readouterr()
+    assert main(["eval", str(tmp_path / "runs"), "--episodes", "3"]) == 0
+    said = capsys.readouterr().out
+    assert said.count("stairs") == 2, "student and teacher, side by side"
+    assert "3 episodes of quadruped" in said
