@@ -23,7 +23,7 @@ nothing, using a name loads what it needs. `help(twostep.NAME)` says all of it. 
 [two_phases.md](two_phases.md) for the loop; [architecture.md](architecture.md) for how the parts fit.
 """
 GROUPS = {
-    "Training": r"trainer|functional|training_state|group",
+    "Training": r"trainer|functional|training_state|group|distill",
     "Collecting": r"collect|rollout|experience|tensors",
     "Learning": r"learn|advantages|normalization",
     "Policies": r"policies",

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         TerrainGrid,
         UniformCurriculum,
     )
+    from twostep.distill import Distiller, teacher_for
     from twostep.errors import (
         CheckpointError,
         ConfigError,
@@ -118,6 +119,7 @@ _NAMES_IN = {
         "TerrainGrid",
         "UniformCurriculum",
     ),
+    "twostep.distill": ("Distiller", "teacher_for"),
     "twostep.errors": (
         "CheckpointError",
         "ConfigError",
@@ -195,6 +197,7 @@ __all__ = [
     "ConfigError",
     "CsvSink",
     "Curriculum",
+    "Distiller",
     "Distribution",
     "EnvError",
     "Episode",
@@ -278,6 +281,7 @@ __all__ = [
     "reptile",
     "save_rollouts",
     "small_fast_config",
+    "teacher_for",
 ]
 
 
