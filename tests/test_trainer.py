@@ -21,6 +21,7 @@ from twostep import (
     ppo_loss,
 )
 from twostep.config import UnknownSettingError, janus
+from twostep.learn.adam import Adam
 from twostep.learn.losses import normalized
 from twostep.sequences import Sequences
 
@@ -504,7 +505,7 @@ def monolith(policy, env, config, seed, updates, steps):
         int(part.generate_state(1)[0]) for part in np.random.SeedSequence(seed).spawn(3)
     )
     actions_from, order = torch.Generator().manual_seed(action_seed), torch.Generator().manual_seed(order_seed)
-    optimizer = torch.optim.Adam(policy.parameters(), lr=config.lr, eps=config.adam_eps, fused=True)
+    optimizer = Adam(policy.parameters(), lr=config.lr, eps=config.adam_eps, fused=True)
     now = env.reset(env_seed)
     for _ in range(updates):
         columns = {
@@ -547,7 +548,7 @@ def monolith(policy, env, config, seed, updates, steps):
                 length = torch.cat([parameter.grad.reshape(-1) for parameter in policy.parameters()]).norm()
                 for parameter in policy.parameters():
                     parameter.grad.mul_((config.max_grad_norm / (length + 1e-6)).clamp(max=1.0))
-                optimizer.step()
+                optimizer.advance()
 
 
 def test_two_phases_are_one_loop_bit_for_bit(small_trainer, small_policy):

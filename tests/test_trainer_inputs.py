@@ -62,7 +62,7 @@ def test_settings_come_in_every_form(small_policy, counting_env, config):
     env = counting_env()
     trainer = PPOTrainer(small_policy(env), env, config, optimizer="adamw", device="cpu")
     assert (trainer.config.lr, trainer.config.optimizer) == (2e-3, "adamw")
-    assert type(trainer.optimizer) is torch.optim.AdamW
+    assert isinstance(trainer.optimizer, torch.optim.AdamW)
     assert trainer.optimizer.param_groups[0]["lr"] == 2e-3
 
 
