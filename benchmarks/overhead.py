@@ -184,7 +184,7 @@ def train_in_one_loop(  # noqa: C901, PLR0915 - one function is the point
             for minibatch in sequences.epoch(count, learner.generator):
                 minibatch.advantages = normalized(minibatch.advantages, minibatch.valid)
                 measured.append(learner.gradient(minibatch))
-                learner.optimizer.step()
+                learner.optimizer.advance()
         table = torch.stack([torch.stack(list(metrics.values())) for metrics in measured]).double().mean(0).tolist()
         metrics = dict(zip(measured[0], table, strict=True)) | {"explained_variance": float(explained)}
         if recent_returns:
