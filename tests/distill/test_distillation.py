@@ -10,6 +10,7 @@ from gymnasium import spaces
 
 from twostep import ActorCritic, AgentConfig, ConfigError, PolicyError, PolicyStore, evaluate, make_env, make_policy
 from twostep.cli import main
+from twostep.config import TrainingConfig
 from twostep.distill import Distiller, Lessons, Mixture, teacher_for
 from twostep.learn.settings import ImitationConfig
 from twostep.policies.encoders import Encoder
@@ -191,16 +192,18 @@ def test_who_cannot_teach_is_told():
 def test_the_script_of_phase_2(tmp_path, capsys):
     """L2, LB15: teacher, student and both side by side, through the commands that people use."""
     env = make_env(GROUPS, num_envs=1)
-    PolicyStore(tmp_path / "teacher").save("balancing", balancing(env))
+    record = PolicyStore(tmp_path / "runs" / "teacher").save("balancing", balancing(env))
     settings = tmp_path / "student.yaml"
     settings.write_text(
         f"env: {{id: '{GROUPS}', num_envs: 4}}\nagent: {{memory: gru, memory_size: 8, observations: [position]}}\n"
         "ppo: {rollout_steps: 32, update_epochs: 1}\ntrainer: {total_timesteps: 256, eval_episodes: 4}\n"
     )
     script = runpy.run_path(str(SCRIPT))["main"]
-    words = ["--teacher", str(tmp_path / "teacher"), "--config", str(settings), "--run_dir", str(tmp_path / "runs")]
+    words = ["--teacher", str(tmp_path / "runs"), "--config", str(settings), "--run_dir", str(tmp_path / "runs")]
     assert script([*words, "--no_tensorboard", "--no_progress"]) == 0
     (metrics,) = (tmp_path / "runs").rglob("metrics.jsonl")
+    noted = TrainingConfig.from_yaml(metrics.with_name("config.yaml")).imitation.teacher
+    assert noted == record.uri, "not the newest run of the folder, which is the student's by now"
     assert np.isfinite([row["imitation_error"] for row in read_rows(metrics)]).all()
     capsys.readouterr()
     assert main(["eval", str(tmp_path / "runs")]) == 0

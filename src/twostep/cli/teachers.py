@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from twostep.config import TrainingConfig
@@ -10,6 +11,7 @@ from twostep.errors import ConfigError
 if TYPE_CHECKING:
     from twostep.policies.actor_critic import ActorCritic
     from twostep.protocols import RowEnv
+    from twostep.store import PolicyRecord
     from twostep.trainer import PPOTrainer
 
 
@@ -23,9 +25,21 @@ def make_distiller(config: TrainingConfig, env: RowEnv, student: ActorCritic, **
     return Distiller(student, teacher, env, config.ppo, imitation=config.imitation, seed=config.seed, **taught)
 
 
+def with_teacher_named(config: TrainingConfig) -> TrainingConfig:
+    """Return settings that name the very policy that teaches: the newest run in a folder is soon the student's."""
+    if not config.imitation.teacher:
+        return config
+    return replace(config, imitation=replace(config.imitation, teacher=_record(config.imitation.teacher).uri))
+
+
 def find_teacher(name: str, student: ActorCritic) -> ActorCritic:
     """Return the newest policy of a run, or a saved one, as a teacher of this student."""
     from twostep.distill import teacher_for
+
+    return teacher_for(student, _record(name).policy(), name)
+
+
+def _record(name: str) -> PolicyRecord:
     from twostep.store import PolicyStore
 
-    return teacher_for(student, PolicyStore().policy(name if "://" in name else f"run://{name}").policy(), name)
+    return PolicyStore().policy(name if "://" in name else f"run://{name}")

@@ -24,7 +24,7 @@ from twostep.cli.runs import (
     make_run_folder,
 )
 from twostep.cli.stopping import Stopping
-from twostep.cli.teachers import make_distiller
+from twostep.cli.teachers import make_distiller, with_teacher_named
 from twostep.cli.together import joined, launched_before, mark_launched, own_part
 from twostep.config import TrainingConfig, shipped_config
 from twostep.config.suites import load_suite
@@ -99,6 +99,7 @@ class _FailedError(Exception):
 
 def _training(config: TrainingConfig, going_on: GoingOn | None, watch: Watch | None) -> int:
     started = time.monotonic()
+    config = with_teacher_named(config)
     if config.trainer.suite:
         load_suite(config.trainer.suite)  # what is wrong with it is said before anything is made
     before = launched_before(config)
