@@ -129,6 +129,25 @@ def test_products_of_every_shape(batch, rows, inner, columns, turned, seed):
         assert (one.double() - other).abs().max() <= 1e-5 * max(1.0, float(other.abs().max()))
 
 
+@settings(deadline=None, max_examples=8)
+@given(batch=st.integers(1, 3), rows=sizes, inner=st.integers(1, 9), columns=st.integers(1, 90), seed=sizes)
+def test_what_follows_a_product_is_done_on_the_way(batch, rows, inner, columns, seed):
+    """In place, with broadcast and transposed operands, and where it also writes what others read."""
+    torch.manual_seed(seed)
+    inputs = torch.randn(batch, rows, inner), torch.randn(batch, inner, columns), torch.randn(batch, columns, rows)
+
+    def function(a, b, c):
+        y = torch.bmm(a, b).sigmoid_()
+        z = y * 2 - c.transpose(1, 2)
+        w = z * a[:, :1, :1] + y[0, 0]
+        again = torch.bmm(z, b.transpose(1, 2)).add_(1).mul_(a)
+        a2 = a * 1
+        a2.mul_(torch.bmm(a2, torch.bmm(b, b.transpose(1, 2))))
+        return [y, w, again, a2, w.sum(1)]
+
+    agree(function, *inputs, rtol=1e-4, atol=1e-4)
+
+
 @settings(deadline=None, max_examples=10)
 @given(a=st.integers(1, 5), b=st.integers(1, 6), c=st.integers(1, 20), seed=sizes)
 def test_sums_and_picking(a, b, c, seed):

@@ -186,12 +186,16 @@ class Loop(Kernel):
             number = next(i for i, other in enumerate(self.views) if other.same_place(view))
             return f"p{number}[{at(strides[number])}]"
 
+        return loops(shape, self.body(place))
+
+    def body(self, place: Callable[[View], str]) -> str:
+        """Write what happens at one index; `place` says where a view's number is found there."""
         lines = [f"{view.c_type} x{i} = {place(view)};" for i, view in enumerate(self.loaded)]
         for number, (view, expression) in enumerate(self.statements):
             lines.append(f"{view.c_type} v{number} = {expression};")
             if view.buffer not in self._dead:
                 lines.append(f"{place(view)} = v{number};")
-        return loops(shape, "".join(f"        {line}\n" for line in lines))
+        return "".join(f"        {line}\n" for line in lines)
 
 
 def _coalesced(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from twostep.native.elementwise import Loop
 from twostep.native.programs import Kernel, View
 
 _PANEL = 64
@@ -21,11 +22,34 @@ class Product(Kernel):
     """Of result, a, b and bias: from one product to the next, from row to row, from column to column."""
     alpha: float = 1.0
     beta: float = 0.0
+    then: Loop | None = None
+    """What is done with each number of the result as soon as it is there, while it is near."""
+
+    def takes_in(self, loop: Kernel) -> bool:
+        """See `Kernel`: a loop over the result's numbers, if it can be done row by row."""
+        if not isinstance(loop, Loop):
+            return False
+        result = self.views[0]
+        shape = tuple(size for size in (self.batch, *self.sizes[:2]) if size != 1)
+        looked_at = [*loop.loaded, *[view for view, _ in loop.statements]]
+        fits = self.then is None and self._is_tiled and loop.shape == shape and not loop.written & self.read
+        if not fits or not any(view.same_place(result) for view in looked_at):
+            return False
+        if any(view.may_overlap(result) and not view.same_place(result) for view in looked_at):
+            return False
+        self.then = loop
+        self.views = [*self.views, *[view for view in loop.views if not view.same_place(result)]]
+        self.written |= loop.written
+        self.read |= loop.read
+        return True
+
+    @property
+    def _is_tiled(self) -> bool:
+        return self.sizes[1] >= 8 and self.strides[0][2] == 1
 
     def text(self) -> str:
         """See `Kernel`."""
-        columns = self.sizes[1]
-        body = self._dots() if columns < 8 or self.strides[0][2] != 1 else self._tiles()
+        body = self._tiles() if self._is_tiled else self._dots()
         moves = "".join(
             f"        {view.c_type} *{name} = p{number} + z * {strides[0]};\n"
             for number, (name, view, strides) in enumerate(zip("cabd", self.views, self.strides, strict=False))
@@ -105,7 +129,23 @@ class Product(Kernel):
         for r in range(tile):
             for v in vectors:
                 text += self._stored(f"s{r}_{v}", f"({row} + {r})", begin + 16 * v, min(16, width - 16 * v), c_row)
-        return text
+        return text + self._followed(begin, width, tile, row)
+
+    def _followed(self, begin: int, width: int, tile: int, row: str) -> str:
+        if self.then is None:
+            return ""
+        own = len(self.strides)
+
+        def place(view: View) -> str:
+            if view.same_place(self.views[0]):
+                return "p0[" + _at(view, self.batch, *self.sizes[:2]) + "]"
+            number = next(i for i, other in enumerate(self.views[own:], own) if other.same_place(view))
+            return f"p{number}[" + _at(view, self.batch, *self.sizes[:2]) + "]"
+
+        return (
+            f"            for (int64_t m2 = {row}; m2 < {row} + {tile}; m2++) "
+            f"for (int64_t n = {begin}; n < {begin + width}; n++) {{\n{self.then.body(place)}            }}\n"
+        )
 
     def _stored(self, total: str, row: str, column: int, count: int, c_row: int) -> str:
         if count == 16:
@@ -113,6 +153,13 @@ class Product(Kernel):
             return f"            WIDE(c + {row} * {c_row} + {column}) = {result};\n"
         result = self._finished(f"{total}[n]", row, f"{column} + n")
         return f"            for (int64_t n = 0; n < {count}; n++) c[{row} * {c_row} + {column} + n] = {result};\n"
+
+
+def _at(view: View, *sizes: int) -> str:
+    """Write the place of a number of a batch, row and column; what has only one of them is left out of the view."""
+    strides = iter(view.strides)
+    named = [(name, next(strides)) for name, size in zip(("z", "m2", "n"), sizes, strict=True) if size != 1]
+    return " + ".join(f"{name} * {stride}" for name, stride in named if stride) or "0"
 
 
 def product(

@@ -62,6 +62,10 @@ class Kernel:
         """Return the routine's body; its parameters are named `p0`, `p1`, ..."""
         raise NotImplementedError
 
+    def takes_in(self, _: Kernel) -> bool:
+        """Do what follows as well, and say so, where that saves time."""
+        return False
+
     def without(self, dead: set[int]) -> bool:
         """Forget stores to buffers that nobody reads; say whether anything is left to do."""
         return not self.written <= dead
@@ -134,6 +138,7 @@ class Program:
     def source(self, name: str, header: str, outputs: Sequence[int]) -> tuple[str, int]:
         """Return the program as C, with one function `name(pointers, arena)`, and how many bytes the arena needs."""
         self._drop_dead(set(outputs))
+        self._join()
         places, arena = self._placed()
         routines: dict[str, str] = {}
         calls: list[str] = []
@@ -153,6 +158,14 @@ class Program:
                 kept.append(kernel)
                 live |= kernel.read
         self.kernels = kept[::-1]
+
+    def _join(self) -> None:
+        """Let kernels take in those that follow them, where they can."""
+        joined: list[Kernel] = []
+        for kernel in self.kernels:
+            if not joined or not joined[-1].takes_in(kernel):
+                joined.append(kernel)
+        self.kernels = joined
 
     def _placed(self) -> tuple[dict[int, str], int]:
         """Give every buffer its place: what is handed in by pointer, the rest in an arena whose space is used again."""
