@@ -8,6 +8,7 @@ state of whoever calls.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,6 +26,8 @@ from twostep.tree import Tree, tree_filled, tree_leaves, tree_map
 _LOG = logging.getLogger(__name__)
 FIRST_CALLS = 8
 """Calls with the same shapes after which is written down what they do."""
+_OVER, _LEFT_OUT = -1, -2
+"""What stands for the number of calls, once it no longer matters: machine code took over, or there were too many."""
 _HEAD_START = 0.3
 """At which part of the way to the change the compiler is started."""
 _AGREEMENT = 1e-4
@@ -33,9 +36,19 @@ _SMALL = 0.05
 """Below this, numbers are means of larger ones, which rounding may move by more than a part of what is left."""
 _MOST_SHAPES = 6
 """How many shapes are compiled: where there are more, because minibatches change their size, the rest is not."""
-_COMPILING = ThreadPoolExecutor(1, thread_name_prefix="twostep-compiling")
-_EXCHANGING = threading.RLock()
-"""Held while the process's own random stream is exchanged for another."""
+
+
+class _Shared:
+    """What the whole process has one of; a process that was forked makes its own."""
+
+    def __init__(self) -> None:
+        self.compiling = ThreadPoolExecutor(1, thread_name_prefix="twostep-compiling")
+        self.exchanging = threading.RLock()
+        """Held while the process's own random stream is exchanged for another."""
+
+
+_SHARED = _Shared()
+os.register_at_fork(after_in_child=_SHARED.__init__)
 
 
 @contextmanager
@@ -44,7 +57,7 @@ def drawing_from(generator: torch.Generator) -> Generator[None, None, None]:
     default = torch.default_generator
     if generator.device.type == "cuda":
         default = torch.cuda.default_generators[generator.device.index or 0]
-    with _EXCHANGING:
+    with _SHARED.exchanging:
         before = default.get_state()
         default.set_state(generator.get_state())
         try:
@@ -89,9 +102,9 @@ class Compiled:
     """Calls `fn(tree)`, which must do the same operations with `module` whatever the tensors hold, as fast as it can.
 
     What `fn` reads besides the tree and the module's parameters and buffers is frozen as it is when compiled: another
-    `key`, or other shapes, are compiled anew. Hooks of inner modules run only until then. What is random is drawn from
-    `generator`, or from the process's own stream where there is none. Where there is no compiler, or something that no
-    code is written for, or the code does not agree with the function, the function goes on being called.
+    `key`, or other shapes, are compiled anew. Hooks of inner modules run only until then. What `fn` draws it must draw
+    from `generator`, or from the process's own stream where there is none. Where there is no compiler, or something
+    that no code is written for, or the code does not agree with the function, the function goes on being called.
     """
 
     def __init__(
@@ -103,7 +116,7 @@ class Compiled:
         self._tensors: list[Tensor] = []
         self._forms: list[Any] = []
         self._before: dict[str, int] = {}
-        """Calls that were made before a state was saved, by signatures in words; -1 for what had gone over."""
+        """Calls that were made before a state was saved, by signatures in words."""
 
     def notice_changes(self) -> None:
         """Forget what was made of tensors that the module no longer has, or that became others, of another type say."""
@@ -120,10 +133,14 @@ class Compiled:
         shapes = self._shapes.get(called)
         if shapes is None:
             shapes = self._shapes[called] = _Shapes(self._before.pop(str(called), 0))
-            shapes.over = shapes.calls < 0
+            shapes.over, shapes.asked = shapes.calls == _OVER, shapes.calls == _LEFT_OUT
         if shapes.code is None and self.after < float("inf"):
             self._advance(shapes, tree)
-        return self._called(tree) if shapes.code is None else shapes.code(tree)
+        return self.fn(tree) if shapes.code is None else shapes.code(tree)
+
+    def forget(self) -> None:
+        """Compile everything anew: `fn` does something else from now on."""
+        self._shapes.clear()
 
     def code(self, tree: Tree, key: Any = None) -> Code | None:
         """Return what the function became for trees of these shapes, if it has."""
@@ -136,54 +153,53 @@ class Compiled:
         return sum(shapes.code is not None for shapes in self._shapes.values())
 
     def state_dict(self) -> dict[str, int]:
-        """Return how often each signature was called, in words; -1 for what went over."""
-        return self._before | {str(called): -1 if one.over else one.calls for called, one in self._shapes.items()}
+        """Return how often each signature was called, in words, or what became of it."""
+        return self._before | {str(called): one.calls for called, one in self._shapes.items()}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Go on from there: what ran compiled is compiled at once when it is needed."""
         self._before = dict(state)
         self._shapes.clear()
 
-    def _called(self, tree: Tree) -> Tree:
-        if self.generator is None:
-            return self.fn(tree)
-        with drawing_from(self.generator):
-            return self.fn(tree)
-
     def _advance(self, shapes: _Shapes, tree: Tree) -> None:
         """Count a call; start the compiler, or go over to what it made, when the time has come."""
-        if shapes.over and shapes.asked:
+        if shapes.calls < 0 and shapes.asked:
             return
-        shapes.calls += not shapes.over
+        shapes.calls += shapes.calls >= 0
         if not shapes.asked and (shapes.over or shapes.calls >= FIRST_CALLS):
             shapes.asked = True
-            if sum(other.asked for other in self._shapes.values()) <= _MOST_SHAPES:
+            if shapes.over or sum(other.asked for other in self._shapes.values()) <= _MOST_SHAPES:
                 shapes.written = self._lowered(shapes, tree)
+            else:
+                shapes.calls = _LEFT_OUT
         if shapes.written is not None:
             done = self.after if shapes.over else shapes.calls * shapes.written.operations
             if shapes.made is None and done >= _HEAD_START * self.after:
-                shapes.made = _COMPILING.submit(machine_code, shapes.written)
+                shapes.made = _SHARED.compiling.submit(machine_code, shapes.written)
             if done >= self.after:
                 self._go_over(shapes, shapes.written)
 
     def _lowered(self, shapes: _Shapes, tree: Tree) -> Lowered | None:
         fixed = [*self.module.parameters(), *self.module.buffers()]
-        grad = torch.is_grad_enabled()
-        own_stream = drawing_from(torch.Generator())  # whatever is drawn for show
-        with own_stream, torch.inference_mode(False), torch.set_grad_enabled(grad):
+        grad, stream = torch.is_grad_enabled(), self.generator or torch.default_generator
+        before = stream.get_state()
+        with torch.inference_mode(False), torch.set_grad_enabled(grad):
             tree = tree_map(lambda leaf: leaf.detach().clone(memory_format=torch.contiguous_format), tree)
 
             def fn() -> list[Tensor]:
                 shapes.result = self.fn(tree)
                 return tree_leaves(shapes.result)
 
-            return lowered(fn, [*fixed, *tree_leaves(tree)])
+            try:
+                return lowered(fn, [*fixed, *tree_leaves(tree)])
+            finally:
+                stream.set_state(before)
 
     def _go_over(self, shapes: _Shapes, written: Lowered) -> None:
         """Let machine code take over, if there is any and it gives the same numbers up to rounding."""
         assert shapes.made is not None
         call = shapes.made.result()
-        shapes.over, shapes.written = True, None
+        shapes.over, shapes.calls, shapes.written = True, _OVER, None
         if call is None:
             return
         found = call(*written.inputs)
@@ -200,5 +216,7 @@ def signature(tree: Tree, key: Any) -> Any:
 
 
 def _near(compiled: Tensor, expected: Tensor) -> bool:
-    largest = float(expected.abs().max()) if expected.numel() else 0.0
-    return bool(((compiled - expected).abs() <= _AGREEMENT * max(largest, _SMALL)).all())
+    finite = expected[expected.isfinite()]
+    largest = float(finite.abs().max()) if finite.numel() else 0.0
+    near = (compiled - expected).abs() <= _AGREEMENT * max(largest, _SMALL)
+    return bool((near | (compiled == expected) | (compiled.isnan() & expected.isnan())).all())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from functools import partial
 
 import pytest
@@ -200,6 +201,55 @@ def test_the_gradient_of_log_softmax():
     agree(function, logits, direction)
 
 
+def test_types_mix_as_in_torch():
+    """Whole numbers and truth values, among themselves and with floats."""
+    x, whole = torch.tensor([0.5, 256.0, -1.5, 0.0]), torch.tensor([5, 2**24 + 1, -7, 0])
+
+    def function(x, whole):
+        truth = x > 0
+        return [
+            x.bool().float(), truth + truth, whole / 2, whole * 3 + 1, whole == 2**24, whole + x, whole.float() - 1,
+            torch.where(truth, whole, 2), truth * x, truth.long() + whole, whole > 0.5, -whole, x.long(),
+            truth & (whole > 0),
+            1 - truth.float(), whole.bool() | truth, torch.where(x > 100, 1.0, x),
+        ]  # fmt: skip
+
+    agree(function, x, whole)
+
+
+def test_infinity_and_nan_are_not_calculated_away():
+    x, y = torch.tensor([INF, NAN, 1.0, -INF]), torch.tensor([1.0, 1.0, 1e-9, INF])
+    agree(lambda x, y: [(x + y) - x, (1 + y) - 1, x * 0, x - x, (x * y).sum(), x.sum(0), x.max()], x, y)
+
+
+def test_memory_that_moved_is_found_again():
+    """What belongs to the function is read where it is when it is called."""
+    own = torch.arange(3.0)
+    code = compiled(lambda x: [x + own], torch.zeros(3))
+    own.data = torch.full((3,), 7.0)
+    assert torch.equal(code(torch.zeros(3))[0], own)
+
+
+def test_threads_do_not_get_into_each_others_way():
+    """Two learners of one architecture share the library."""
+    a, b = torch.randn(2, 300, 70), torch.randn(2, 90, 70)
+    codes = [compiled(lambda a, b: [torch.bmm(a, b.transpose(1, 2))], a, b) for _ in range(2)]
+    wrong = []
+
+    def work(code, scale):
+        scaled = a * scale
+        (expected,) = code(scaled, b)
+        expected = expected.clone()
+        wrong.extend(scale for _ in range(100) if not torch.equal(code(scaled, b)[0], expected))
+
+    threads = [threading.Thread(target=work, args=given) for given in zip(codes, (1.0, 2.0), strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
 def test_what_is_written_in_place_is_seen_by_every_view():
     """Chains of operations in place, into `out=`, and on overlapping views of one memory keep their order."""
     x = torch.randn(6, 8)
@@ -253,14 +303,61 @@ def test_inputs_may_lie_in_memory_in_any_way():
         lambda x: [x.add_(1)],
         lambda x: [x.new_zeros(0, 3), x * 1],
         lambda x: [torch.linalg.vector_norm(x, 1)],
+        lambda x: [torch.div(x, 2, rounding_mode="floor")],
+        lambda x: [torch.nn.functional.gelu(x, approximate="tanh")],
+        lambda x: [0.9**x],
+        lambda x: [torch.ones(4, 3).t().addmm(x[:3, None], x[None])],
+        lambda x: [x.long().max()],
         lambda x: [x[x > 0] + 1],
         lambda x: [x * float(x.sum())],
     ],
-    ids=["random", "double", "unknown", "into its input", "empty", "another norm", "a choice", "a number of Python"],
+    ids=[
+        "random",
+        "double",
+        "unknown",
+        "into its input",
+        "empty",
+        "another norm",
+        "floor",
+        "tanh",
+        "a power",
+        "a turned bias",
+        "a fold of whole numbers",
+        "a choice",
+        "a number of Python",
+    ],
 )
 def test_what_is_not_written_is_refused(function):
     """Nothing is guessed: what is not known goes on as it was."""
     assert written(function, torch.randn(4)) is None
+
+
+def test_a_library_that_was_cut_off_is_made_anew(monkeypatch, tmp_path):
+    """As a machine leaves it that goes down."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    x = torch.randn(3)
+    assert machine_code(written(lambda x: [x * 5], x)) is not None
+    (library,) = (tmp_path / "twostep").iterdir()
+    library.unlink()
+    library.write_bytes(b"")
+    (found,) = machine_code(written(lambda x: [x * 5], x))(x)
+    assert torch.equal(found, x * 5)
+
+
+def test_without_a_home_there_is_a_place(monkeypatch):
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr("pathlib.Path.home", lambda: (_ for _ in ()).throw(RuntimeError("nobody")))
+    assert compiled(lambda x: [x * 6], torch.ones(2))(torch.ones(2))[0][0] == 6
+
+
+def test_a_full_disk_is_no_reason_to_stop(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("twostep.native.building._compile", full)
+    assert machine_code(written(lambda x: [x * 7], torch.ones(2))) is None
 
 
 def test_code_is_compiled_once(monkeypatch, tmp_path):

@@ -38,7 +38,9 @@ class Actor:
         self.policy, self.generator = policy, generator
         self._compiled: Compiled | None = None
         if compilable(policy, generator.device):
-            self._compiled = Compiled(policy, self._act, generator, after=COMPILED_AFTER)
+            self._compiled = Compiled(
+                policy, lambda given: _act(policy, given, generator), generator, after=COMPILED_AFTER
+            )
         self._replay: Code | None = None
 
     def state_dict(self) -> dict[str, int]:
@@ -62,18 +64,19 @@ class Actor:
         if self._replay is not None:
             return Acted(*self._replay(given))
         if self._compiled is None:
-            with drawing_from(self.generator):
-                return Acted(*self._act(given))
+            with drawing_from(self.generator):  # networks of others draw from the process's own stream
+                return Acted(*_act(self.policy, given, None))
         key = self.policy.fingerprint()
         self._replay = self._compiled.code(given, key)
         return Acted(*self._compiled(given, key))
 
-    def _act(self, given: Tree) -> Tree:
-        obs, state, episode_starts, conditions = given
-        output = self.policy(obs, state, episode_starts, **conditions)
-        actions = output.distribution.sample()
-        outward = self.policy.to_env(tree_map(_first, actions))
-        return actions, outward, output.distribution.log_prob(actions), output.values, output.state
+
+def _act(policy: Any, given: Tree, generator: torch.Generator | None) -> Tree:
+    obs, state, episode_starts, conditions = given
+    output = policy(obs, state, episode_starts, **conditions)
+    actions = output.distribution.sample() if generator is None else output.distribution.sample(generator)
+    outward = policy.to_env(tree_map(_first, actions))
+    return actions, outward, output.distribution.log_prob(actions), output.values, output.state
 
 
 def _first(leaf: Tensor) -> Tensor:

@@ -31,6 +31,10 @@ class _InOneCall(torch.optim.Optimizer):
         self._known: list[tuple[list[int], _Arrays]] = []
         """For each group the addresses of the last step, and what was made of them."""
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._known = []
+
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """See `torch.optim.Optimizer`, of which this calls the function itself, without what prepares compilation."""
         inner = cast("Any", torch.optim.Optimizer.add_param_group)
@@ -39,6 +43,11 @@ class _InOneCall(torch.optim.Optimizer):
     @torch.no_grad()
     def advance(self) -> None:
         """Take a step, in one call where that is possible."""
+        own: Any = self
+        if own._optimizer_step_pre_hooks or own._optimizer_step_post_hooks:  # which somebody waits for
+            self.step()
+            return
+        own._opt_called = True  # what schedulers of torch look at
         parts = [self._parts(group) for group in self.param_groups]
         code = _code() if all(parts) else None
         arrays = [] if code is None else [self._arrays(number, part) for number, part in enumerate(parts)]
@@ -55,8 +64,9 @@ class _InOneCall(torch.optim.Optimizer):
         if group.get("amsgrad") or group.get("maximize"):
             return parts
         for parameter in group["params"]:
-            gradient, state = parameter.grad, self.state[parameter]
+            gradient = parameter.grad
             if gradient is not None:
+                state = self.state[parameter]
                 if not gradient.is_contiguous():
                     return []
                 if not state:

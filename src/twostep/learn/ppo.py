@@ -149,6 +149,8 @@ class PPOOptimizer:
 
     def reconfigure(self, config: PPOConfig) -> None:
         """Go on with other settings; the optimizer and its state stay."""
+        if config == self._config:
+            return
         config.require_same_make(self.config)
         require_support(self.policy, config)
         before, self._config = self._config, config
@@ -266,11 +268,12 @@ class PPOOptimizer:
         if self._compiled is None or not may_be_compiled(custom_losses, piece):
             return self._flat(*self._whole_loss(piece, count, custom_losses), scale)
         if custom_losses and tuple(custom_losses) != self._custom_losses:  # what is compiled is of others
-            self._custom_losses, self._compiled = tuple(custom_losses), self._compilable()
+            self._custom_losses = tuple(custom_losses)
+            self._compiled.forget()
         self._piece, self._among = piece, custom_losses
         tree = (piece.tensors(), torch.full((), float(count)), None if scale is None else torch.full((), scale))
         flat, measured = self._compiled(tree, (self._making, bool(custom_losses)))
-        return flat, {name: measured[name] for name in (*self._measured(), *measured)}
+        return flat, {name: measured[name] for name in (*LOSS_METRICS, *measured)}
 
     def _whole_loss(
         self, piece: Minibatch, count: Tensor | float, custom_losses: Sequence[CustomLoss]
@@ -280,9 +283,6 @@ class PPOOptimizer:
             return loss, metrics
         extra, measured = custom_losses_of(custom_losses, self.policy, piece, values, count)
         return loss + extra, metrics | measured | {"loss": metrics["loss"] + extra.detach()}
-
-    def _measured(self) -> tuple[str, ...]:
-        return (*LOSS_METRICS, "grad_norm") if self._at_once else LOSS_METRICS
 
     @property
     def _at_once(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
 import hashlib
@@ -10,16 +11,18 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from twostep.errors import TwostepError
 
+_NATIVE = "-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-march=native"
 FLAGS = (
-    "-O3", "-march=native", "-std=gnu11", "-fPIC", "-shared", "-w", "-fno-math-errno", "-fno-trapping-math",
-    "-fno-signed-zeros", "-fassociative-math", "-ffp-contract=fast",
+    "-O3", _NATIVE, "-std=gnu11", "-fPIC", "-shared", "-w", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math",
+    "-ffp-contract=fast",
 )  # fmt: skip
-"""Sums may be taken in any order; infinity and NaN stay what they are."""
+"""Infinity and NaN stay what they are; sums are taken in another order only where the code says so."""
 _PATIENCE_S = 120
 
 
@@ -28,32 +31,43 @@ class BuildError(TwostepError):
 
 
 def library(source: str, *, alone: bool) -> Any:
-    """Compile and load C; `alone`: no other thread of Python runs during its calls, which makes them shorter."""
-    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
-        raise BuildError("no C compiler was found: install gcc or clang, or name one in CC")
+    """Compile and load C; `alone`: no other thread of Python runs during its calls, which makes them shorter.
+
+    Raises:
+        BuildError: There is no compiler, or no place for what it makes, or it fails.
+    """
+    compiler = os.environ.get("CC", shutil.which("cc") or shutil.which("gcc") or shutil.which("clang"))
+    if not compiler:
+        raise BuildError("no C compiler was found: install gcc or clang, or name one in CC (CC= means none)")
     digest = hashlib.sha256("\n".join((source, compiler, *FLAGS, _machine())).encode()).hexdigest()[:32]
-    path = cache_folder() / f"{digest}.so"
-    if not path.exists():
+    load = ctypes.PyDLL if alone else ctypes.CDLL
+    try:
+        path = cache_folder() / f"{digest}.so"
+        if path.exists():
+            with suppress(OSError):  # of a machine that went down while it was written: made anew
+                return load(str(path))
         _compile(compiler, source, path)
-    return (ctypes.PyDLL if alone else ctypes.CDLL)(str(path))
+        return load(str(path))
+    except OSError as error:
+        raise BuildError(f"the library could not be kept or loaded: {error}") from error
 
 
 def cache_folder() -> Path:
     """Return where libraries are kept: a folder of this user alone."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "twostep"
-    try:
+    with suppress(OSError, RuntimeError):  # nobody's home, or one that cannot be written to
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "twostep"
         base.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if os.access(base, os.W_OK) and base.stat().st_uid == os.getuid():
+        about = base.stat()
+        if os.access(base, os.W_OK) and about.st_uid == os.getuid() and not about.st_mode & 0o022:
             return base
-    except OSError:
-        pass
     return _folder_of_this_process()
 
 
 @functools.cache
 def _folder_of_this_process() -> Path:
-    return Path(tempfile.mkdtemp(prefix="twostep-"))
+    folder = Path(tempfile.mkdtemp(prefix="twostep-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def _compile(compiler: str, source: str, path: Path) -> None:
@@ -68,6 +82,8 @@ def _compile(compiler: str, source: str, path: Path) -> None:
             raise BuildError(f"{compiler} could not be run: {error}") from error
         if done.returncode:
             raise BuildError(f"{compiler} failed: {done.stderr[-500:]}")
+        with built.open("rb") as file:
+            os.fsync(file.fileno())
         built.replace(path)
 
 

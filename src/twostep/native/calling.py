@@ -12,6 +12,7 @@ from torch import Tensor
 
 from twostep.native.building import library
 from twostep.native.lowering import Lowered
+from twostep.native.programs import Buffer
 
 _SHORT = 5_000_000
 """Operations of a call so short that letting other threads of Python run meanwhile takes longer than it gives."""
@@ -30,30 +31,28 @@ class NativeCall:
     def __init__(self, lowered: Lowered) -> None:
         """Compile what was lowered."""
         program, results = lowered.program, lowered.results
-        self._own = lowered.own  # kept alive: the code is handed their addresses
+        self._own = lowered.own
         self._fresh: list[tuple[Sequence[int], torch.dtype]] = []
         self._scalars = 0
         outputs = [program.view(result).buffer for result in results]
         self._describe(lowered)
         header = resources.files("twostep.native").joinpath("functions.h").read_text()
         source, arena = program.source("run", header, outputs)
-        self._arena = torch.empty(max(arena, 1), dtype=torch.uint8)
+        self._arena = torch.empty(max(arena, 1), dtype=torch.uint8, device="cpu")
         self._code = library(source, alone=program.flops < _SHORT).run
         self._code.restype = None
         self._array = ctypes.c_void_p * (len(lowered.inputs) + len(self._own) + len(self._fresh) + self._scalars)
-        self._own_addresses = [tensor.data_ptr() for tensor in self._own]
         self._arena_address = ctypes.c_void_p(self._arena.data_ptr())
 
     def __call__(self, *tensors: Tensor) -> list[Tensor]:
         """Do what the function does."""
         given = [tensor if tensor.is_contiguous() else tensor.contiguous() for tensor in tensors]
-        fresh = [torch.empty(shape, dtype=dtype) for shape, dtype in self._fresh]
+        fresh = [torch.empty(shape, dtype=dtype, device="cpu") for shape, dtype in self._fresh]
         addresses = [tensor.data_ptr() for tensor in given]
-        addresses += self._own_addresses
-        addresses += [tensor.data_ptr() for tensor in fresh]
+        addresses += [tensor.data_ptr() for tensor in (*self._own, *fresh)]
         there = [*given, *self._own, *fresh]
         if self._scalars:
-            block = torch.empty(self._scalars)
+            block = torch.empty(self._scalars, dtype=torch.float32, device="cpu")
             first = block.data_ptr()
             addresses += [first + 4 * i for i in range(self._scalars)]
             there += block.unbind()
@@ -95,5 +94,5 @@ def _seen(tensor: Tensor, shape: Sequence[int], strides: Sequence[int], offset: 
     return tensor.as_strided(shape, strides, tensor.storage_offset() + offset)
 
 
-def _is_single(buffer: Any) -> bool:
+def _is_single(buffer: Buffer) -> bool:
     return buffer.size == 1 and buffer.dtype == torch.float32 and buffer.pointer is None

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from twostep.native.programs import Kernel, UnsupportedError, View, at, loops
+from twostep.native.programs import C_TYPES, Kernel, UnsupportedError, View, at, loops
 
 _aten = torch.ops.aten
 Expression = Callable[..., str]
@@ -26,7 +26,7 @@ def _clamped(x: str, low: str | None = None, high: str | None = None) -> str:
 
 
 def _scaled(x: str, factor: str) -> str:
-    return x if float(factor.rstrip("f")) == 1.0 else f"{factor} * {x}"
+    return x if factor in ("1.0f", "INT64_C(1)") else f"{factor} * {x}"
 
 
 def _elu(x: str, alpha: str = "1.0f", scale: str = "1.0f", inner: str = "1.0f") -> str:
@@ -116,16 +116,20 @@ BOOLEANS: dict[str, Expression] = {
     "bitwise_or": lambda a, b: f"({a} || {b})",
 }
 """The same for tensors of bool."""
-FLOATS = {"abs", "minimum", "maximum", "clamp", "clamp_min", "clamp_max"}
-"""What is written for floats only."""
+COMPARISONS = {"eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_not"}
+ANY_NUMBERS = COMPARISONS | {
+    "add", "sub", "rsub", "mul", "neg", "where", "masked_fill", "copy", "clone", "_to_copy", "lift_fresh_copy",
+    "contiguous",
+}  # fmt: skip
+"""What is written alike for whole numbers and for truth values; the rest is for floats only."""
 
 
-def literal(value: Any) -> str:
-    """Write a number of Python in C."""
+def literal(value: Any, dtype: torch.dtype = torch.float32) -> str:
+    """Write a number of Python in C, as it counts among numbers of a type."""
     if isinstance(value, bool):
         return str(int(value))
-    if isinstance(value, int) and abs(value) < 2**31:
-        return f"{float(value)}f"
+    if not dtype.is_floating_point and isinstance(value, int):
+        return f"INT64_C({value})"
     if value != value:
         return "NAN"
     if value in (math.inf, -math.inf):
@@ -150,8 +154,12 @@ class Loop(Kernel):
         ruined = (old.may_overlap(target) and not old.same_place(target) for old in [*stored, *self.loaded, *reads])
         return any(hidden) or any(ruined)
 
-    def operand(self, view: View) -> str:
-        """Name the number of a view: what was just computed there, or what lies in memory."""
+    def operand(self, view: View, dtype: torch.dtype) -> str:
+        """Name the number of a view, brought to a type: what was just computed there, or what lies in memory."""
+        name = self._name(view)
+        return name if view.dtype == dtype else f"({C_TYPES[dtype]}){name}"
+
+    def _name(self, view: View) -> str:
         for number in range(len(self.statements) - 1, -1, -1):
             if self.statements[number][0].same_place(view):
                 return f"v{number}"
@@ -164,7 +172,8 @@ class Loop(Kernel):
 
     def add(self, target: View, expression: str) -> None:
         """Compute one more number."""
-        self.statements.append((target, expression))
+        truth = target.dtype == torch.bool
+        self.statements.append((target, f"({expression}) != 0" if truth else expression))
         self.written.add(target.buffer)
 
     def without(self, dead: set[int]) -> bool:
@@ -216,12 +225,12 @@ def _coalesced(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[
 
 
 def expression_of(name: str, dtype: torch.dtype) -> Expression:
-    """Return how an operation on numbers of this type is written.
+    """Return how an operation is written whose operands are brought to this type first.
 
     Raises:
         UnsupportedError: Nobody has written it.
     """
     table = EXPRESSIONS | BOOLEANS if dtype == torch.bool else EXPRESSIONS
-    if name not in table or (name in FLOATS and dtype != torch.float32):
+    if name not in table or (dtype != torch.float32 and name not in ANY_NUMBERS | BOOLEANS.keys()):
         raise UnsupportedError(f"{name} of {dtype}")
     return table[name]

@@ -33,7 +33,8 @@ class Draw(NamedTuple):
 
     def made(self, generator: torch.Generator | None) -> Tensor:
         """Draw anew."""
-        return self.fill(torch.empty(self.shape), *self.args, generator=generator)
+        empty = torch.empty(self.shape, dtype=torch.float32, device="cpu")
+        return self.fill(empty, *self.args, generator=generator)
 
 
 class Lowered(NamedTuple):
@@ -101,11 +102,23 @@ class Lowering(TorchDispatchMode):
         if torch.Tag.nondeterministic_seeded in func.tags:
             self._draw(name, result, args, mutable=mutable)
         elif mutable or not all(self.program.knows(leaf) for leaf in results):
-            self.writer.write(name, results, args, kwargs)
+            self._write(name, results, args, kwargs)
         return result
 
+    def _write(self, name: str, results: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        try:
+            self.writer.write(name, results, args, kwargs)
+        except UnsupportedError:
+            raise
+        except Exception as error:  # arguments that nobody thought of
+            raise UnsupportedError(f"{name}: {error!r}") from error
+
     def _hand_in(self, tensor: Tensor) -> int:
-        if tensor.storage_offset() or tensor.untyped_storage().nbytes() != tensor.numel() * tensor.dtype.itemsize:
+        if (
+            not tensor.is_contiguous()
+            or tensor.storage_offset()
+            or tensor.untyped_storage().nbytes() != tensor.numel() * tensor.dtype.itemsize
+        ):
             raise UnsupportedError("an input that is a part of something larger")
         buffer = self.program.add(tensor)
         self.writer.guarded.add(buffer)

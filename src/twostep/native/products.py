@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from twostep.native.elementwise import Loop
-from twostep.native.programs import Kernel, View
+from twostep.native.programs import Kernel, UnsupportedError, View
 
 _PANEL = 64
 """Columns of a panel: as many as four vectors of the widest kind hold. Narrower machines take more turns."""
@@ -25,10 +26,11 @@ class Product(Kernel):
     then: Loop | None = None
     """What is done with each number of the result as soon as it is there, while it is near."""
 
-    def takes_in(self, loop: Kernel) -> bool:
+    def takes_in(self, following: Kernel) -> bool:
         """See `Kernel`: a loop over the result's numbers, if it can be done row by row."""
-        if not isinstance(loop, Loop):
+        if not isinstance(following, Loop):
             return False
+        loop = following
         result = self.views[0]
         shape = tuple(size for size in (self.batch, *self.sizes[:2]) if size != 1)
         looked_at = [*loop.loaded, *[view for view, _ in loop.statements]]
@@ -73,6 +75,7 @@ class Product(Kernel):
         return (
             f"        for (int64_t m = 0; m < {rows}; m++) for (int64_t n = 0; n < {columns}; n++) {{\n"
             f"            float s = 0.0f;\n"
+            f'            _Pragma("omp simd reduction(+:s)")\n'
             f"            for (int64_t k = 0; k < {inner}; k++) s += a[m * {a_row} + k * {a_inner}] * "
             f"b[k * {b_inner} + n * {b_column}];\n"
             f"            c[m * {c_row} + n * {c_column}] = {self._finished('s', 'm', 'n')};\n"
@@ -90,7 +93,7 @@ class Product(Kernel):
             if b_column != 1 or width % 16:
                 stride = -(-width // 16) * 16
                 text += (
-                    f"        {{ static float w[{inner * stride}] __attribute__((aligned(64)));\n"
+                    f"        {{ static _Thread_local float w[{inner * stride}] __attribute__((aligned(64)));\n"
                     f"        for (int64_t k = 0; k < {inner}; k++) {{\n"
                     f"            for (int64_t n = 0; n < {width}; n++) "
                     f"w[k * {stride} + n] = b[k * {b_inner} + ({begin} + n) * {b_column}];\n"
@@ -163,10 +166,18 @@ def _at(view: View, *sizes: int) -> str:
 
 
 def product(
-    result: View, a: View, b: View, bias: View | None, sizes: tuple[int, ...], strides: list[tuple[int, int, int]]
+    views: Sequence[View], sizes: tuple[int, ...], strides: Sequence[Sequence[int]], alpha: float, beta: float
 ) -> Product:
-    """Describe a product of `sizes` batch, rows, columns, inner."""
+    """Describe a product of `sizes` batch, rows, columns, inner; views of result, both factors, and a bias or none.
+
+    Raises:
+        UnsupportedError: The bias has columns that lie apart.
+    """
     batch, rows, columns, inner = sizes
-    views = [result, a, b] if bias is None else [result, a, b, bias]
-    read = {view.buffer for view in views[1:]}
-    return Product(views, {result.buffer}, read, batch=batch, sizes=(rows, columns, inner), strides=tuple(strides))
+    if len(views) == 4 and strides[3][2] not in (0, 1):
+        raise UnsupportedError("a bias whose columns lie apart")
+    written, read = {views[0].buffer}, {view.buffer for view in views[1:]}
+    return Product(
+        list(views), written, read, batch=batch, sizes=(rows, columns, inner),
+        strides=tuple((z, m, n) for z, m, n in strides), alpha=alpha, beta=beta,
+    )  # fmt: skip

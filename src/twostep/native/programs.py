@@ -62,7 +62,7 @@ class Kernel:
         """Return the routine's body; its parameters are named `p0`, `p1`, ..."""
         raise NotImplementedError
 
-    def takes_in(self, _: Kernel) -> bool:
+    def takes_in(self, following: Kernel) -> bool:
         """Do what follows as well, and say so, where that saves time."""
         return False
 
@@ -200,10 +200,15 @@ def _gap(busy: Sequence[tuple[int, int, int]], size: int) -> int:
     return begin
 
 
-def loops(shape: Sequence[int], body: str, names: str = "i") -> str:
-    """Write nested loops over `shape` around a body in which `i0`, `i1`, ... are the indices."""
-    heads = "".join(f"for (int64_t {names}{d} = 0; {names}{d} < {n}; {names}{d}++) " for d, n in enumerate(shape))
-    return f"    {heads}{{\n{body}    }}\n"
+def loops(shape: Sequence[int], body: str, names: str = "i", *, sums: bool = False) -> str:
+    """Write nested loops over `shape` around a body in which `i0`, `i1`, ... are the indices.
+
+    `sums`: the innermost adds to `s`, in whatever order is quick.
+    """
+    heads = [f"for (int64_t {names}{d} = 0; {names}{d} < {n}; {names}{d}++) " for d, n in enumerate(shape)]
+    if sums and heads:
+        heads[-1] = f'_Pragma("omp simd reduction(+:s)")\n    {heads[-1]}'
+    return f"    {''.join(heads)}{{\n{body}    }}\n"
 
 
 def at(strides: Sequence[int], names: str = "i") -> str:

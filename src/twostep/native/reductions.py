@@ -19,9 +19,9 @@ def summed(result: View, source: View, shape: Sequence[int], to: Sequence[int], 
     return folded(result, source, shape, to, "0.0f", "s += {x};", f"s * {scale!r}f" if scale != 1.0 else "s")
 
 
-def deviation(result: View, mean: View, source: View, shape: Sequence[int], _: Sequence[int]) -> Routine:
+def deviation(result: View, mean: View, source: View, shape: Sequence[int]) -> Routine:
     """Measure how far numbers are from their mean, in the sense of a sample's deviation."""
-    inner = loops(shape, f"        float x = p2[{at(source.strides)}] - p1[0]; s += x * x;\n")
+    inner = loops(shape, f"        float x = p2[{at(source.strides)}] - p1[0]; s += x * x;\n", sums=True)
     return _routine(
         [result, mean, source], f"    float s = 0.0f;\n{inner}    p0[0] = sqrtf(s / {numel(shape) - 1}.0f);\n"
     )

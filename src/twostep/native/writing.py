@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from twostep.native import reductions
-from twostep.native.elementwise import Loop, expression_of, literal
+from twostep.native.elementwise import COMPARISONS, Loop, expression_of, literal
 from twostep.native.products import product
 from twostep.native.programs import Kernel, Program, UnsupportedError, View
 
@@ -17,6 +17,14 @@ _EMPTY = {"new_empty", "empty_like", "empty", "empty_strided"}
 _FULL = {
     "zeros": 0.0, "ones": 1.0, "zeros_like": 0.0, "ones_like": 1.0, "new_zeros": 0.0, "new_ones": 1.0, "zero": 0.0,
 }  # fmt: skip
+_FILLED_WITH = {"full": 1, "full_like": 1, "new_full": 2, "scalar_tensor": 0, "fill": 1}
+"""Which argument says what everything is filled with."""
+_COPIES = {"clone", "_to_copy", "lift_fresh_copy", "contiguous"}
+_KINDS = {float: torch.float32, int: torch.int64, bool: torch.bool}
+_SCALES = {"alpha", "beta", "value"}
+"""Arguments by keyword that are numbers of a formula."""
+_HARMLESS = {"dtype", "layout", "device", "pin_memory", "memory_format", "non_blocking", "out", "generator", "copy"}
+"""Arguments by keyword whose effect is seen in the result itself."""
 _WIDE = 8
 """Columns from which a product goes through whole vectors of them."""
 MOST_FLOPS = 400_000_000
@@ -57,16 +65,23 @@ class Writer:
             self._loop = None
 
     def _write(self, name: str, result: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        unknown = kwargs.keys() - _HARMLESS - _SCALES
+        if unknown:
+            raise UnsupportedError(f"{name} with {', '.join(sorted(unknown))}")
+        more = getattr(self, f"_on_{name}", None)
         if name in _EMPTY:
             self.program.view(result)
         elif name in _FULL:
             self._full(result, _FULL[name])
-        elif name in ("full", "full_like", "new_full", "scalar_tensor", "fill"):
-            value = args[0] if name == "scalar_tensor" else args[2 if name == "new_full" else 1]
-            self._full(result, value) if not isinstance(value, Tensor) else self._elementwise("copy", result, args, {})
-        elif hasattr(self, f"_on_{name}"):
+        elif name in _FILLED_WITH:
+            value = args[_FILLED_WITH[name]]
+            if isinstance(value, Tensor):
+                self._elementwise("copy", result, args, {})
+            else:
+                self._full(result, value)
+        elif more is not None:
             self.close()
-            getattr(self, f"_on_{name}")(result, *args, **{key: kwargs[key] for key in kwargs if key != "out"})
+            more(result, *args, **{key: kwargs[key] for key in kwargs.keys() & _SCALES})
         else:
             self._elementwise(name, result, args, kwargs)
 
@@ -92,25 +107,30 @@ class Writer:
         self.program.buffers[target.buffer].constant = float(value)
 
     def _elementwise(self, name: str, result: Tensor, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        first = next((arg for arg in args if isinstance(arg, Tensor)), result)
-        expression = expression_of(name, first.dtype if name != "where" else result.dtype)
-        target = self._target(result)
         given = [arg for arg in args if not isinstance(arg, (torch.dtype, torch.layout, torch.device))]
-        if name in ("clone", "_to_copy", "lift_fresh_copy", "contiguous"):
+        if name in _COPIES:
             given = given[:1]
         elif name == "copy":
             given = [0, given[1]]
+        kind = _computed_in(name, result, given)
+        expression = expression_of(name, kind)
+        target = self._target(result)
         places = [self._place(arg, result) if isinstance(arg, Tensor) else arg for arg in given]
         reads = [place for place in places if isinstance(place, View)]
         if self._loop is None or self._loop.shape != target.shape or self._loop.clashes(reads, target):
             self.close()
             self._loop = Loop([], set(), set(), shape=target.shape)
-        loop = self._loop
-        operands = [loop.operand(place) if isinstance(place, View) else self._literal(place) for place in places]
-        named = {key: self._literal(value) for key, value in kwargs.items() if key in ("alpha", "value")}
+        operands: list[str | None] = []
+        for number, place in enumerate(places):
+            if isinstance(place, View):
+                test = (name, number) in (("where", 0), ("masked_fill", 1))
+                operands.append(self._loop.operand(place, place.dtype if test else kind))
+            else:
+                operands.append(None if place is None else literal(place, kind))
         while operands and operands[-1] is None:
             operands.pop()
-        loop.add(target, expression(*operands, **named))
+        named = {key: literal(value, kind) for key, value in kwargs.items() if key in _SCALES}
+        self._loop.add(target, expression(*operands, **named))
 
     def _place(self, arg: Tensor, result: Tensor) -> Any:
         """Say where the numbers of an operand lie for every index of the result, or which number they all are."""
@@ -124,10 +144,6 @@ class Writer:
         view = self.program.view(arg)
         shape, strides = tuple(n for n, _ in kept), tuple(step for _, step in kept)
         return View(view.buffer, view.offset, shape, strides, view.dtype)
-
-    @staticmethod
-    def _literal(value: Any) -> Any:
-        return None if value is None else literal(value)
 
     def _add(self, kernel: Kernel) -> None:
         self.program.kernels.append(kernel)
@@ -152,19 +168,15 @@ class Writer:
         if b.stride(-1) != 1 and b.shape[-1] >= _WIDE:
             b = self._turned(b)
         tensors = [result, a, b] if bias is None else [result, a, b, bias.expand(result.shape)]
-        strides: list[Any] = [tensor.stride() if tensor.dim() == 3 else (0, *tensor.stride()) for tensor in tensors]
+        strides = [tensor.stride() if tensor.dim() == 3 else (0, *tensor.stride()) for tensor in tensors]
         batch = result.shape[0] if result.dim() == 3 else 1
         sizes = (batch, a.shape[-2], b.shape[-1], a.shape[-1])
-        views = [self.program.view(tensor) for tensor in (a, b)]
-        kernel = product(
-            self._target(result), views[0], views[1], None if bias is None else self.program.view(bias), sizes, strides
-        )
-        kernel.alpha, kernel.beta = alpha, beta
-        batch, rows, columns, inner = sizes
-        self.program.flops += 2 * batch * rows * columns * inner
+        others = [self.program.view(tensor) for tensor in (a, b)] + ([] if bias is None else [self.program.view(bias)])
+        views = [self._target(result), *others]
+        self.program.flops += 2 * batch * result.shape[-2] * result.shape[-1] * a.shape[-1]
         if self.program.flops > MOST_FLOPS:
             raise UnsupportedError(f"more than {MOST_FLOPS:,} multiplications and additions")
-        self._add(kernel)
+        self._add(product(views, sizes, strides, alpha, beta))
 
     def _turned(self, matrix: Tensor) -> Tensor:
         """Return a copy of a transposed matrix whose rows lie in memory one behind the other, made once."""
@@ -180,6 +192,8 @@ class Writer:
 
     def _reduced(self, result: Tensor, source: Tensor, dims: Sequence[int]) -> tuple[View, View, list[int], list[int]]:
         """Return views of both, the source's shape, and the result's strides in it."""
+        if source.dtype != torch.float32 or not source.dim():
+            raise UnsupportedError(f"a fold of {tuple(source.shape)} of {source.dtype}")
         gone = {d % source.dim() for d in dims} if dims else set(range(source.dim()))
         shape = list(source.shape)
         out_strides = iter(
@@ -193,8 +207,6 @@ class Writer:
         return self._target(result), view, [shape[d] for d in kept], [to[d] for d in kept]
 
     def _on_sum(self, result: Tensor, source: Tensor, dims: Sequence[int] | None = None, *_: Any, **__: Any) -> None:
-        if source.dtype != torch.float32:
-            raise UnsupportedError(f"a sum of {source.dtype}")
         self._add(reductions.summed(*self._reduced(result, source, dims or ())))
 
     def _on_mean(self, result: Tensor, source: Tensor, dims: Sequence[int] | None = None, *_: Any, **__: Any) -> None:
@@ -221,7 +233,7 @@ class Writer:
         deviation, mean = results
         views = self._reduced(mean, source, ())
         self._add(reductions.summed(*views, scale=1.0 / source.numel()))
-        self._add(reductions.deviation(self._target(deviation), self.program.view(mean), *views[1:]))
+        self._add(reductions.deviation(self._target(deviation), self.program.view(mean), *views[1:3]))
 
     # Along one dimension
 
@@ -319,3 +331,13 @@ class Writer:
         if order != 1:
             raise UnsupportedError(f"polygamma of order {order}")
         self._elementwise("trigamma", result, (x,), {})
+
+
+def _computed_in(name: str, result: Tensor, args: Sequence[Any]) -> torch.dtype:
+    """Return the type in which an operation is done on each number."""
+    if name not in COMPARISONS | _COPIES and name != "copy":
+        return result.dtype
+    kinds = {arg.dtype if isinstance(arg, Tensor) else _KINDS[type(arg)] for arg in args if arg is not None}
+    if name == "copy":
+        kinds = {args[1].dtype} if isinstance(args[1], Tensor) else {result.dtype}
+    return next(kind for kind in (torch.float32, torch.int64, torch.int32, torch.bool) if kind in kinds)
