@@ -110,7 +110,7 @@ class Compiled:
     def __init__(
         self, module: nn.Module, fn: Callable[[Tree], Tree], generator: torch.Generator | None = None, *, after: float
     ) -> None:
-        """`after`: how many operations, with the same shapes, are done before the change; infinity never changes."""
+        """`after`: how many operations, with the same shapes, are done before the change, large ones counting more."""
         self.module, self.fn, self.generator, self.after = module, fn, generator, after
         self._shapes: dict[Any, _Shapes] = {}
         self._tensors: list[Tensor] = []
@@ -173,7 +173,7 @@ class Compiled:
             else:
                 shapes.calls = _LEFT_OUT
         if shapes.written is not None:
-            done = self.after if shapes.over else shapes.calls * shapes.written.operations
+            done = self.after if shapes.over else shapes.calls * shapes.written.work
             if shapes.made is None and done >= _HEAD_START * self.after:
                 shapes.made = _SHARED.compiling.submit(machine_code, shapes.written)
             if done >= self.after:

@@ -72,7 +72,7 @@ class PPOConfig:
     recompute_advantages: bool = False
     """Whether the rollout is valued anew before each epoch, with what the critic has learned from it by then."""
     compile_after: int = 100_000
-    """Operations of torch, for minibatches of one size, after which small networks learn in machine code; 0: never."""
+    """Operations of torch, large ones counting more, after which small networks learn in machine code; 0: never."""
     on_nonfinite: Literal["stop", "skip", "reset"] = "stop"
     """What NaN and infinity do: stop the training, be left out (skip), or be left out and end an episode (reset)."""
 

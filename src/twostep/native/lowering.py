@@ -20,6 +20,8 @@ _FILLS: dict[str, Callable[..., Tensor]] = {"uniform": Tensor.uniform_, "normal"
 """Random numbers that depend on nothing but a shape: they can be drawn before everything else."""
 _DEPENDING = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
 """What marks operations after which Python may go another way next time; of indices only whole numbers are taken."""
+_FLOPS_OF_AN_OPERATION = 150_000
+"""Arithmetic that takes as long as the call of an operation, about 3 us."""
 _LONGEST = 20_000
 """Operations beyond which nothing is compiled."""
 
@@ -48,6 +50,11 @@ class Lowered(NamedTuple):
     inputs: list[Tensor]
     """With the draws."""
     results: list[Tensor]
+
+    @property
+    def work(self) -> int:
+        """How long it takes torch, in operations: arithmetic counts as those that take as long."""
+        return self.operations + self.program.flops // _FLOPS_OF_AN_OPERATION
 
 
 class Lowering(TorchDispatchMode):
