@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from heapq import heapify, heapreplace
 from typing import Any
 
 import numpy as np
@@ -260,6 +261,30 @@ def test_a_solved_terrain_goes_on_from_a_random_level() -> None:
         assert grid.metrics()["curriculum/solved/stairs"] == 1
         landed.add(levels[-1])
     assert landed == {0, 1, 2}
+
+
+@pytest.mark.parametrize("success", [0.7, 0.9])
+def test_a_level_is_not_judged_by_the_episodes_that_end_first(success: float) -> None:
+    """L26, N22: of 4096 robots those that fall are back long before those that succeed, and say nothing of them."""
+    grid, random, rows = TerrainGrid(("stairs", "gaps"), 10, seed=0), np.random.default_rng(0), 4096
+    levels: list[dict[str, int]] = [dict(grid.levels)]
+
+    def begin(row: int, now: float) -> tuple[float, int, Any, bool]:
+        succeeds = bool(random.random() < success)
+        return now + (1.0 if succeeds else 0.1 * float(random.random())), row, grid.get_task(), succeeds
+
+    running = [begin(row, 0.0) for row in range(rows)]
+    heapify(running)
+    while running[0][0] < 4:
+        now, row, task, succeeds = running[0]
+        task.complete(0.95 if succeeds else 0.1)
+        heapreplace(running, begin(row, now))
+        if grid.levels != levels[-1]:
+            levels.append(dict(grid.levels))
+    for kind in grid.types:
+        assert [now[kind] for now in levels] == sorted(now[kind] for now in levels), "never demoted"
+        assert 2 <= grid.levels[kind] <= 5, "about once in an episode"
+    assert sum(cell.running for cell in grid.grid.values()) == rows
 
 
 @settings(max_examples=40)

@@ -6,6 +6,7 @@ are dicts or tuples of arrays or tensors; every leaf carries the leading dimensi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
@@ -142,7 +143,7 @@ class Stateful(Protocol):
 
 
 class Curriculum(Protocol):
-    """Decides what is played next, by how it went before. Subclasses may leave out `set_progress` and `metrics`."""
+    """Decides what is played next, by how it went before. Subclasses may leave out what is not `...` here."""
 
     def get_task(self) -> Task:
         """Return what the next episode is to be."""
@@ -154,6 +155,10 @@ class Curriculum(Protocol):
 
     def set_progress(self, progress: float) -> None:
         """Take note of which part of all training is done, 0 to 1; most have no use for it."""
+        return
+
+    def set_running(self, running: Mapping[str, int]) -> None:
+        """Take note of how many episodes of each task have been drawn and not completed, over all processes."""
         return
 
     def metrics(self) -> dict[str, float]:

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from thread_group import together
 from torch import Tensor
 
-from twostep import RunningMeanStd
+from twostep import RunningMeanStd, TerrainGrid, make_env
 from twostep.advantages import explained_variance
+from twostep.collect.tasks import TaskRows
 from twostep.errors import RolloutError
 from twostep.group import ALONE
 from twostep.launch import Launch, launch
@@ -21,6 +22,7 @@ from twostep.learn.losses import normalized
 from twostep.rollout import Episode
 from twostep.sequences import Minibatch, Sequences
 from twostep.training_state import TrainingState
+from twostep.worlds.lock import CombinationLock
 
 SHARES = st.lists(st.integers(1, 4), min_size=2, max_size=3)
 """Rows of each process."""
@@ -149,3 +151,17 @@ def test_shares_are_whole_and_nearly_equal(total: int, size: int) -> None:
     shares = [Launch(rank, size).share(total) for rank in range(size)]
     assert sum(shares) == total
     assert max(shares) - min(shares) <= 1
+
+
+def test_a_curriculum_knows_how_many_episodes_run_in_all_processes() -> None:
+    """L26, L27: what each has drawn and not completed; what was given up for new episodes is not waited for."""
+
+    def own(group: Any) -> int:
+        grid = TerrainGrid(("flat",), 1, seed=group.rank)
+        rows = TaskRows(make_env(lambda: CombinationLock(1), 4, 0), grid, group=group)
+        for _ in range(3):
+            rows.reset(0)
+        rows.complete([])
+        return grid.grid["flat/0"].running
+
+    assert together(2, own) == [16, 16], "of each of 8 environments the present episode and the next"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from heapq import merge
 from typing import Any
@@ -110,5 +111,13 @@ class TaskRows:
     def complete(self, episodes: Iterable[Episode]) -> None:
         """Tell the curriculum how episodes went, also those of other processes; of many agents each one's counts."""
         own = [(one.step, one.task, self._score(one)) for one in episodes if one.task is not None]
-        for _, task, score in merge(*self._group.tell(own), key=lambda told: told[0]):
+        drawn = Counter(task.id() for task in (*self.playing, *self.coming))
+        running = Counter[str]()
+        ended: list[list[tuple[int, str, float]]] = []
+        for theirs, waiting in self._group.tell((own, {task: self.rows_per_env * n for task, n in drawn.items()})):
+            ended.append(theirs)
+            running.update(waiting)
+            running.update(task for _, task, _ in theirs)  # until it is told of them, below
+        self.curriculum.set_running(running)
+        for _, task, score in merge(*ended, key=lambda told: told[0]):
             self.curriculum.complete_task(task, score)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,7 +15,8 @@ from twostep.errors import ConfigError
 from twostep.protocols import Curriculum, Task
 
 LONGEST = 100
-"""Attempts after which a cell's counts are halved, so that early failures are forgotten."""
+"""Attempts after which a cell's counts are halved, so that early failures are forgotten; where many episodes run,
+after 4 attempts for each of them."""
 
 
 @dataclass
@@ -26,6 +27,8 @@ class Cell:
     successes: float = 0
     displacement: float = math.nan
     """Moving mean of the scores."""
+    running: int = 0
+    """Episodes that were drawn and have not ended."""
 
     @property
     def success(self) -> float:
@@ -44,7 +47,8 @@ class TerrainGrid(Curriculum):
         num_levels: Number of columns.
         promote_above: Part of successes at a level above which a type climbs, if the mean score is above it too.
         demote_below: Part of successes below which it falls back.
-        min_attempts: It is moved after more attempts than these.
+        min_attempts: It is moved after more attempts than these, and after more than it has episodes that still run:
+            those that end first are those that fail.
         success_at: Score from which on an episode is a success.
         seed: Decides the types, and the levels of those that are solved.
 
@@ -84,21 +88,29 @@ class TerrainGrid(Curriculum):
         """Draw a type, at its level."""
         kind = self.types[int(self._random.integers(len(self.types)))]
         level = self.levels[kind]
+        self.grid[f"{kind}/{level}"].running += 1
         return Task(f"{kind}/{level}", {"terrain": kind, "difficulty": level}, self)
+
+    def set_running(self, running: Mapping[str, int]) -> None:
+        """Be told how many episodes of each task still run, also those that other processes have drawn."""
+        for id, cell in self.grid.items():
+            cell.running = running.get(id, 0)
 
     def complete_task(self, id: str, score: float) -> None:
         """Write down how far an episode came, and move its type where that is enough to judge by."""
         require_score(id, score, list(self.grid))
         kind, _, level = id.rpartition("/")
         cell = self.grid[id]
+        cell.running = max(0, cell.running - 1)
         cell.attempts += 1
         cell.successes += score >= self.success_at
         cell.displacement = moved(cell.displacement, score, 0.1)
         self.attempts[kind] += 1
-        if int(level) == self.levels[kind] and cell.attempts > self.min_attempts:
-            self._judge(kind, cell)
+        running = sum(self.grid[f"{kind}/{at}"].running for at in range(self.num_levels))
+        if int(level) == self.levels[kind] and cell.attempts > max(self.min_attempts, running):
+            self._judge(kind, cell, running)
 
-    def _judge(self, kind: str, cell: Cell) -> None:
+    def _judge(self, kind: str, cell: Cell, running: int) -> None:
         level = self.levels[kind]
         if cell.success > self.promote_above and cell.displacement > self.promote_above:
             solved = level + 1 == self.num_levels
@@ -106,12 +118,13 @@ class TerrainGrid(Curriculum):
             self._go_to(kind, int(self._random.integers(self.num_levels)) if solved else level + 1)
         elif cell.success < self.demote_below and level > 0:
             self._go_to(kind, level - 1)
-        elif cell.attempts >= LONGEST:
+        elif cell.attempts >= max(LONGEST, 4 * running):
             cell.attempts, cell.successes = cell.attempts / 2, cell.successes / 2
 
     def _go_to(self, kind: str, level: int) -> None:
         self.levels[kind] = level
-        self.grid[f"{kind}/{level}"] = Cell()
+        id = f"{kind}/{level}"
+        self.grid[id] = Cell(running=self.grid[id].running)
 
     def get_difficulty_distribution(self) -> npt.NDArray[np.float64]:
         """Return which part of the types is at each level."""
