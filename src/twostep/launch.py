@@ -17,6 +17,8 @@ class Launch(NamedTuple):
     """Its number on its machine."""
     restarts: int = 0
     """How often all of them were started again because one had failed."""
+    local_size: int = 1
+    """How many of them are on its machine."""
 
     def share(self, total: int) -> int:
         """Return how many of so many things are this process's; shares differ by one at most."""
@@ -27,5 +29,6 @@ def launch() -> Launch:
     """Read it from the environment."""
     if not all(name in os.environ for name in _TOLD):
         return Launch()
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RESTART_COUNT")
-    return Launch(*(int(os.environ.get(name, "0")) for name in names))
+    told = {"TORCHELASTIC_RESTART_COUNT": "0", "LOCAL_WORLD_SIZE": os.environ["WORLD_SIZE"], **os.environ}
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RESTART_COUNT", "LOCAL_WORLD_SIZE")
+    return Launch(*(int(told[name]) for name in names))

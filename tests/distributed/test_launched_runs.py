@@ -7,17 +7,22 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 from starting import Ended, Started, end_all, start
+from thread_group import together
 
+import twostep.cli.together
+import twostep.group
 from twostep import TrainingConfig
 from twostep.checkpoint import from_bytes, load_state, pack, to_bytes
 from twostep.cli import main
-from twostep.cli.together import own_part
+from twostep.cli.together import cores_shared, launched_before, mark_launched, own_part
 from twostep.errors import ConfigError
+from twostep.launch import Launch
 
 TIMES = ("time", "collect_time", "learn_time", "steps_per_second")
 SOURCES = Path(__file__).parents[2] / "src"
@@ -151,3 +156,39 @@ def test_environments_that_do_not_suffice_are_refused(monkeypatch: pytest.Monkey
     assert (own_part(config).env.num_envs, own_part(config).env.num_workers) == (3, 1)
     with pytest.raises(ConfigError, match=r"num_envs=2 leaves some of 3 processes.*--num_envs 3"):
         own_part(TrainingConfig.from_dict({"env": "CartPole-v1", "num_envs": 2}))
+
+
+def test_the_process_that_leads_tells_which_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """L22, L27: only its machine knows who started it; all are told the same, or they would wait for one another."""
+    own = threading.local()
+    here = vars(twostep.cli.together)["_launcher"]
+    monkeypatch.setattr(twostep.group, "present_group", lambda: own.group)
+    monkeypatch.setattr(twostep.cli.together, "launch", lambda: Launch(size=2, restarts=1))
+    monkeypatch.setattr(twostep.cli.together, "_launcher", lambda: [*here(), own.group.rank])
+    config = TrainingConfig.from_dict({"env": "CartPole-v1", "run_dir": str(tmp_path)})
+    (tmp_path / "run").mkdir()
+
+    def found(group: Any) -> Path | None:
+        own.group = group
+        before = launched_before(config)
+        if group.leads:
+            mark_launched(tmp_path / "run")
+        return before
+
+    assert together(2, found) == [None, None]
+    assert together(2, found) == [tmp_path / "run"] * 2
+
+
+def test_processes_share_the_cores_of_their_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """L27: robots are stepped by threads, and each process would take all cores; who says how many is heeded."""
+    monkeypatch.setattr(twostep.cli.together, "usable_cores", lambda: 8)
+    monkeypatch.setattr(twostep.cli.together, "launch", lambda: Launch(size=4, local_size=2))
+    robots = TrainingConfig.from_dict({"env": {"id": "quadruped", "num_envs": 8}})
+    assert own_part(robots).env.kwargs == {"threads": 4}
+    assert own_part(TrainingConfig.from_dict({"env": {"id": "CartPole-v1"}})).env.kwargs == {}
+    workers = TrainingConfig.from_dict({"env": {"id": "quadruped", "num_envs": 8, "num_workers": 8}})
+    assert own_part(workers).env.kwargs == {"threads": 2}
+    assert cores_shared(robots, 1).env.kwargs == {}
+    assert cores_shared(robots, 100).env.kwargs == {"threads": 1}
+    said = TrainingConfig.from_dict({"env": {"id": "quadruped", "kwargs": {"threads": 3}}})
+    assert own_part(said).env.kwargs == {"threads": 3}

@@ -6,13 +6,13 @@ import sys
 import pytest
 
 from twostep.cli import main
-from twostep.cli.tuning import _train_seed
+from twostep.cli.tuning import _require_buildable, _train_seed
 from twostep.config import TrainingConfig
 from twostep.errors import ConfigError
 from twostep.stats.sinks import read_rows
 from twostep.tuning import Crew, Order, Study, StudySettings, parse_space, write_report
 from twostep.tuning.report import BEST_FILE, PICTURE_FILE, REPORT_FILE
-from twostep.tuning.space import grid_points
+from twostep.tuning.space import grid_points, with_params
 
 pytest.importorskip("optuna")
 EASY = StudySettings(space="lr,clip=0.1/0.2/0.3,update_epochs=2..5")
@@ -65,6 +65,23 @@ def test_the_grid_of_locomotion_has_81_points():
         "ppo.bptt_length": {16, 24, 32},
     }
     assert len({tuple(point.values()) for point in points}) == 81
+
+
+def test_sequences_longer_than_a_rollout_are_not_searched():
+    """L28: they would be cut to it, and trials that differ in nothing else be the same."""
+    config = TrainingConfig.from_dict({"env": "CartPole-v1", "rollout_steps": 24, "memory": "gru"})
+    with pytest.raises(ConfigError, match=r"bptt_length=32 is longer than .*rollout_steps=24.*--ppo.rollout_steps 32"):
+        _require_buildable(config, StudySettings(space="lr,bptt", grid=True))
+    _require_buildable(config, StudySettings(space="bptt,rollout_steps=32/64", grid=True))
+
+
+def test_minibatches_keep_their_sequences_where_these_become_longer():
+    """L28: as written in the settings; another size, or number, is heeded."""
+    config = TrainingConfig.from_dict({"env": "CartPole-v1", "minibatch_sequences": 10, "bptt_length": 24})
+    assert with_params(config, {"ppo.bptt_length": 16, "ppo.lr": 1e-3}).ppo.minibatch_size == 160
+    assert with_params(config, {"ppo.bptt_length": 16, "ppo.minibatch_size": 48}).ppo.minibatch_size == 48
+    assert with_params(config, {"ppo.bptt_length": 16, "ppo.num_minibatches": 2}).ppo.minibatch_size is None
+    assert with_params(config, {"ppo.lr": 1e-3}).ppo.minibatch_size == 240
 
 
 def test_a_grid_is_gone_through_once(tmp_path):

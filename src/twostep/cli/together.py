@@ -11,10 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from twostep.cli.locking import start_of
+from twostep.cli.terrains import QUADRUPED
 from twostep.config import TrainingConfig
 from twostep.errors import ConfigError
 from twostep.files import replace_text
 from twostep.launch import launch
+from twostep.vector.parts import usable_cores
 
 LAUNCH_FILE = ".launch"
 """By whom the processes of a run were started last, so that those started in their place go on with it."""
@@ -29,7 +31,16 @@ def own_part(config: TrainingConfig) -> TrainingConfig:
             f"one to each, --num_envs {started.size}, or start fewer processes."
         )
     workers = max(started.share(env.num_workers), min(1, env.num_workers))
-    return replace(config, env=replace(env, num_envs=started.share(env.num_envs), num_workers=workers))
+    own = replace(config, env=replace(env, num_envs=started.share(env.num_envs), num_workers=workers))
+    return cores_shared(own, started.local_size * max(1, workers))
+
+
+def cores_shared(config: TrainingConfig, processes: int) -> TrainingConfig:
+    """Return the settings of one of so many processes side by side: robots are not stepped on all cores by each."""
+    env = config.env
+    if env.id != QUADRUPED or env.kwargs.get("threads") or processes == 1:
+        return config
+    return replace(config, env=replace(env, kwargs={**env.kwargs, "threads": max(1, usable_cores() // processes)}))
 
 
 @contextmanager
@@ -54,13 +65,24 @@ def mark_launched(folder: Path) -> None:
 
 
 def launched_before(config: TrainingConfig) -> Path | None:
-    """Return the folder of the run that torchrun, after a failure, starts these processes to go on with."""
-    if not launch().restarts:
+    """Return the folder of the run that torchrun, after a failure, starts these processes to go on with.
+
+    The process that leads looks and tells the others: it noted who started it, and theirs may be on another machine.
+    """
+    if launch().size == 1:
         return None
-    for file in Path(config.logging.run_dir).glob(f"*/{LAUNCH_FILE}"):
-        if json.loads(file.read_text()) == _launcher():
-            return file.parent
-    return None
+    from twostep.group import present_group
+
+    group = present_group()
+    folder = group.tell(_noted_folder(config) if group.leads else "")[0]
+    return Path(folder) if folder else None
+
+
+def _noted_folder(config: TrainingConfig) -> str:
+    if not launch().restarts:
+        return ""
+    files = Path(config.logging.run_dir).glob(f"*/{LAUNCH_FILE}")
+    return next((str(file.parent) for file in files if json.loads(file.read_text()) == _launcher()), "")
 
 
 def _launcher() -> list[str | int | None]:

@@ -16,6 +16,7 @@ from twostep.cli.locking import RunLock
 from twostep.cli.options import TuneRequest
 from twostep.cli.runs import CHECKPOINTS, CONFIG_FILE, METRICS_FILE
 from twostep.cli.stopping import Stopping
+from twostep.cli.together import cores_shared
 from twostep.cli.training import GoingOn, load_config, run_training
 from twostep.config import TrainingConfig
 from twostep.errors import ConfigError, TwostepError
@@ -24,7 +25,7 @@ from twostep.stats.sinks import read_rows
 from twostep.tuning import Channel, Crew, Order, Study, StudySettings, write_report
 from twostep.tuning.display import SearchProgress
 from twostep.tuning.report import BEST_FILE, PICTURE_FILE, REPORT_FILE, said
-from twostep.tuning.space import grid_points
+from twostep.tuning.space import grid_points, with_params
 from twostep.tuning.study import REPORTS, require_optuna
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ def train_trial(order: Order, pipe: Connection) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     channel = Channel(pipe)
-    base = _quiet(TrainingConfig.from_yaml(order.home.parent.parent / CONFIG_FILE, order.changes))
+    study = TrainingConfig.from_yaml(order.home.parent.parent / CONFIG_FILE)
+    base = cores_shared(_quiet(with_params(study, order.changes)), order.side_by_side)
     try:
         values: list[float] = []
         for at in range(order.seeds):
@@ -152,11 +154,21 @@ def _quiet(config: TrainingConfig) -> TrainingConfig:
 
 def _require_buildable(config: TrainingConfig, settings: StudySettings) -> None:
     """Refuse a space in which some value is no valid setting, before anything is trained."""
-    for dimension in settings.dimensions():
+    dimensions = {dimension.name: dimension for dimension in settings.dimensions()}
+    for dimension in dimensions.values():
         if dimension.name == "ppo.bptt_length" and config.agent.memory == "none":
             raise ConfigError("space: bptt changes nothing without memory: leave it out, or add --agent.memory gru.")
         for value in dimension.ends():
-            TrainingConfig.from_dict(config.to_dict(), {dimension.name: value})
+            with_params(config, {dimension.name: value})
+    lengths, rollouts = (
+        dimensions[name].ends() if name in dimensions else (getattr(config.ppo, name.removeprefix("ppo.")),)
+        for name in ("ppo.bptt_length", "ppo.rollout_steps")
+    )
+    if "ppo.bptt_length" in dimensions and max(lengths) > min(rollouts):
+        raise ConfigError(
+            f"space: bptt_length={max(lengths)} is longer than a rollout of rollout_steps={min(rollouts)}, so it is no "
+            f"other than {min(rollouts)}: leave it out, or collect longer rollouts, --ppo.rollout_steps {max(lengths)}."
+        )
 
 
 def _folder(request: TuneRequest, config: TrainingConfig) -> Path:

@@ -20,13 +20,14 @@ _PATIENCE = 0.2
 
 @dataclass(frozen=True)
 class Order:
-    """One trial as a process is given it: what to change, where to work, how many seeds."""
+    """One trial as a process is given it: what to change, where to work, how many seeds, how many trials at a time."""
 
     number: int
     changes: dict[str, Any]
     home: Path
     seeds: int
     metric: str
+    side_by_side: int = 1
 
 
 class Channel:
@@ -110,7 +111,7 @@ class Crew:
                 return
             settings = self.study.settings
             home = self.study.home(number)
-            order = Order(number, self.study.params(number), home, settings.seeds, settings.metric)
+            order = Order(number, self.study.params(number), home, settings.seeds, settings.metric, self.size)
             ours, theirs = multiprocessing.Pipe()
             context = multiprocessing.get_context("spawn")
             process = context.Process(target=self.work, args=(order, theirs), name=f"trial {number}")

@@ -8,6 +8,7 @@ from typing import Any
 from twostep.config import TrainingConfig
 from twostep.files import replace_text
 from twostep.tuning.pictures import plot_study
+from twostep.tuning.space import with_params
 from twostep.tuning.study import Study, Tried
 
 REPORT_FILE, PICTURE_FILE, BEST_FILE = "report.md", "study.png", "best.yaml"
@@ -26,7 +27,7 @@ def write_report(study: Study, config: TrainingConfig) -> Path:
 def write_best(study: Study, config: TrainingConfig, best: Tried) -> Path:
     """Write the settings of the study with those of its best trial, every one of them."""
     path = study.folder / BEST_FILE
-    chosen = TrainingConfig.from_dict(config.to_dict(), best.params)
+    chosen = with_params(config, best.params)
     told = ", ".join(f"{name}={said(value)}" for name, value in best.params.items())
     chosen.save_yaml(path, f"Trial {best.number} of {study.folder}: {study.settings.metric} {best.value:.6g}\n{told}")
     return path

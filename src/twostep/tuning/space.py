@@ -8,11 +8,12 @@ A name alone takes the range that is usual for it.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from twostep.config import VOCABULARY
+from twostep.config import VOCABULARY, TrainingConfig
 from twostep.config.loading import Source
 from twostep.errors import ConfigError
 from twostep.values import convert, parse_text, show
@@ -101,6 +102,15 @@ def grid_points(dimensions: tuple[Dimension, ...]) -> list[dict[str, Any]]:
         raise ConfigError(f"A grid needs values, but {ranges[0]} is a range: list some, {ranges[0].name}=A/B/C.")
     names = [dimension.name for dimension in dimensions]
     return [dict(zip(names, point, strict=True)) for point in product(*(one.values for one in dimensions))]
+
+
+def with_params(config: TrainingConfig, params: Mapping[str, Any]) -> TrainingConfig:
+    """Return settings with those of a trial; a minibatch keeps its number of sequences where their length changes."""
+    ppo, counted = config.ppo, ("ppo.minibatch_size", "ppo.num_minibatches")
+    sequences: dict[str, Any] = {}
+    if "ppo.bptt_length" in params and ppo.minibatch_size is not None and not any(name in params for name in counted):
+        sequences = {"ppo.minibatch_sequences": max(1, ppo.minibatch_size // ppo.bptt_length)}
+    return TrainingConfig.from_dict(config.to_dict(), {**params, **sequences})
 
 
 def _dimension(part: str, grid: bool) -> Dimension:

@@ -62,11 +62,12 @@ def first_envs(num_envs: int, num_workers: int | None) -> list[int]:
         raise EnvError(
             f"num_workers={num_workers}, but must be between 1 and num_envs={num_envs}. None takes one per core."
         )
-    workers = min(num_envs, _usable_cores()) if num_workers is None else num_workers
+    workers = min(num_envs, usable_cores()) if num_workers is None else num_workers
     return [number * num_envs // workers for number in range(workers)]
 
 
-def _usable_cores() -> int:
+def usable_cores() -> int:
+    """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
