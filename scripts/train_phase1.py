@@ -2,11 +2,12 @@
 """Train the walking robot of phase 1: one recurrent policy for all terrains, told what lies ahead by scandots.
 
     python scripts/train_phase1.py --config configs/phase1_monolithic.yaml --device cuda:0
-    python scripts/train_phase1.py --device cuda:0 --resume runs/quadruped-.../checkpoints/step_000005000000
+    python scripts/train_phase1.py --device cuda:0 --resume runs/quadruped-...
 
 This is `twostep train CONFIG` and `twostep resume RUN_OR_CHECKPOINT`, whose options all work here, too:
-`--num_envs 4096`, `--total_timesteps 20_000_000`, `--wandb online`. A run that goes on keeps its own settings, also
-where `--config` is given again.
+`--num_envs 4096`, `--total_timesteps 20_000_000`, `--wandb online`. A run goes on from its newest checkpoint, or from
+the one whose folder `--resume` names (`ls runs/quadruped-.../checkpoints`). It keeps its own settings, also where
+`--config` is given again.
 """
 
 from __future__ import annotations

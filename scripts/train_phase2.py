@@ -2,10 +2,11 @@
 """Phase 2: a student that sees other observations, depth instead of scandots say, learns to act as a teacher does.
 
     python scripts/train_phase2.py --teacher runs/quadruped-... --config configs/phase2_student.yaml --device cuda:0
-    python scripts/train_phase2.py --resume runs/quadruped-.../checkpoints/step_000005000000
+    python scripts/train_phase2.py --resume runs/quadruped-...
 
 This is `twostep train CONFIG --teacher RUN` and `twostep resume RUN_OR_CHECKPOINT`, whose options all work here, too.
-`twostep eval` then shows student and teacher side by side. A run that goes on keeps its own settings.
+`twostep eval` then shows student and teacher side by side. A run goes on from its newest checkpoint, or from the one
+whose folder `--resume` names (`ls runs/quadruped-.../checkpoints`), and keeps its own settings.
 """
 
 from __future__ import annotations

@@ -75,10 +75,22 @@ def test_remedies_that_are_taken_already_are_not_named():
     assert "target_kl" not in words
 
 
+@pytest.mark.parametrize("measures", [{"approx_kl": 0.2}, {"clipfrac": 0.5}])
+def test_a_rate_that_follows_the_kl_is_told_another_kl(measures):
+    """L24: another lr would be overridden at once."""
+    settings = vars(PPOConfig(lr_schedule="adaptive_kl"))
+    (words,) = said(Troubleshooter(), PATIENCE, settings, **measures)
+    assert "desired_kl=0.003 instead of 0.01" in words
+    assert "lr=" not in words
+
+
 def test_memory_and_time_have_their_levers():
     """L24, J46: fewer environments, shorter sequences, pieces; and which phase is worth making faster."""
-    words = out_of_memory(4096, 24, 1)
+    words = out_of_memory(4096, SEED)
     assert all(part in words for part in ("num_envs=2048", "bptt_length=16", "accumulate=2", "minibatch_size"))
+    words = out_of_memory(4096, vars(PPOConfig()), lessons=4)
+    assert all(part in words for part in ("num_envs=2048", "num_minibatches=8", "keep=2", "bf16"))
+    assert not any(refused in words for refused in ("accumulate", "minibatch_size"))
     assert where_time_went(2.0, 7.0, 10.0) == "20% of the time collecting, 70% learning"
     assert "update_epochs" in where_time_went(0.5, 9.0, 10.0)
     assert "num_workers" in where_time_went(9.0, 0.5, 10.0)

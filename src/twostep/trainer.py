@@ -15,7 +15,7 @@ from twostep.checkpoint import load_state, save_state
 from twostep.collect.collector import RolloutCollector
 from twostep.collect.tasks import Score
 from twostep.collect.trajectories import task_trajectories
-from twostep.config import TrainingConfig, ppo_settings
+from twostep.config import TrainingConfig, ppo_settings, require_own_rewards
 from twostep.curriculum import make_curriculum
 from twostep.environments import action_space_of
 from twostep.errors import ConfigError, EnvError
@@ -110,11 +110,16 @@ class PPOTrainer(Counted):
     def from_config(
         cls, config: Mapping[str, Any] | str | Path | TrainingConfig, env: Any, policy: Any, device: Any = None
     ) -> PPOTrainer:
-        """Take the settings from a nested dict, a YAML file or a `TrainingConfig`."""
+        """Take the settings from a nested dict, a YAML file or a `TrainingConfig`.
+
+        Raises:
+            ConfigError: They are those of imitation or self-play, which need more than a policy and an environment.
+        """
         if isinstance(config, (str, Path)):
             config = TrainingConfig.from_yaml(config)
         elif not isinstance(config, TrainingConfig):
             config = TrainingConfig.from_dict(config)
+        require_own_rewards(config)
         return cls(
             policy,
             env,

@@ -8,7 +8,18 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from twostep import ActorCritic, AgentConfig, ConfigError, PolicyError, PolicyStore, evaluate, make_env, make_policy
+from twostep import (
+    ActorCritic,
+    AgentConfig,
+    ConfigError,
+    NumericsError,
+    PolicyError,
+    PolicyStore,
+    PPOTrainer,
+    evaluate,
+    make_env,
+    make_policy,
+)
 from twostep.cli import main
 from twostep.config import TrainingConfig
 from twostep.distill import Distiller, Lessons, Mixture, teacher_for
@@ -247,3 +258,31 @@ def test_a_robot_that_sees_by_depth_learns_from_one_that_feels_the_ground(tmp_pa
     said = capsys.readouterr().out
     assert said.count("stairs") == 2, "student and teacher, side by side"
     assert "3 episodes of quadruped" in said
+
+
+@pytest.mark.parametrize("on_nonfinite", ["stop", "skip"])
+def test_a_gradient_that_is_no_number_is_left_out_or_stops(on_nonfinite):
+    """LB15: as `on_nonfinite` says; the weights stay whole either way."""
+    trainer = distiller(update_epochs=1, num_minibatches=4, on_nonfinite=on_nonfinite, agent=AgentConfig(hidden_size=8))
+    rollout = trainer.collect_rollout()
+    rollout.obs["position"][:, 0] = torch.inf
+    if on_nonfinite == "stop":
+        with pytest.raises(NumericsError, match="gradient of imitation is nan"):
+            trainer.learn(rollout)
+    else:
+        metrics = trainer.learn(rollout)
+        assert metrics["skipped_minibatches"] == 4, "one row of four, in as many stretches"
+        assert np.isfinite(metrics["loss"])
+    assert all(bool(weights.isfinite().all()) for weights in trainer.policy.parameters())
+
+
+def test_a_student_is_not_made_from_settings_alone():
+    """LB15: settings name a teacher and hold none; a trainer that learns by rewards does not take them for its own."""
+    env = make_env(GROUPS, 2, 0)
+    config = TrainingConfig.from_dict({"imitation": {"teacher": "runs/somewhere"}})
+    with pytest.raises(ConfigError, match=r"no place for a teacher.*Distiller\(student, teacher"):
+        Distiller.from_config(config, env, make_policy(env, seed=0))
+    with pytest.raises(ConfigError, match=r"imitation.teacher='runs/somewhere' is not for this trainer.*Distiller"):
+        PPOTrainer.from_config(config, env, make_policy(env, seed=0))
+    with pytest.raises(ConfigError, match=r"self_play.snapshot_every=64 is not for this trainer"):
+        PPOTrainer.from_config({"self_play": {"snapshot_every": 64}}, env, make_policy(env, seed=0))

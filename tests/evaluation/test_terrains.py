@@ -5,14 +5,16 @@ from collections import Counter
 import pytest
 from PIL import Image
 
-from twostep import make_env
+from twostep import PPOTrainer, make_env
 from twostep.cli import main
+from twostep.cli.evaluations import Evaluations
 from twostep.cli.terrains import cells_of
 from twostep.config import TrainingConfig
 from twostep.evaluation.intervals import mean_interval, rate_interval
 from twostep.evaluation.terrain_picture import plot_terrains
 from twostep.evaluation.terrains import MEASURES, TerrainScores, evaluate_terrains
 from twostep.policies.actor_critic import make_policy
+from twostep.stats.sinks import read_rows
 
 pytest.importorskip("mujoco")
 
@@ -90,3 +92,22 @@ def test_the_command_tells_of_terrains(tmp_path, capsys):
     assert "6 episodes of quadruped, 95 % intervals" in said
     assert "stairs  4" in said
     assert len(list(tmp_path.glob("*/terrains.png"))) == 1
+
+
+def test_evaluations_on_the_way_are_of_all_terrains(tmp_path):
+    """L26: the best agent is that of whole episodes on every type and difficulty, not that of flat ground."""
+    kwargs = {"terrains": ["flat", "stairs"], "num_levels": 2, "max_seconds": 0.1, "threads": 1}
+    config = TrainingConfig.from_dict(
+        {"env": {"id": "quadruped", "kwargs": kwargs | {"chance": {"bodies": 1}}}, "curriculum": "terrain_grid"}
+        | {"num_envs": 2, "eval_every": 1, "eval_episodes": 6}
+    )
+    env = make_env("quadruped", 2, 0, **config.env.kwargs)
+    evaluations = Evaluations(config, tmp_path)
+    assert evaluations.run(PPOTrainer(make_policy(env, seed=0), env, device="cpu"))
+    evaluations.close()
+    env.close()
+    (row,) = read_rows(tmp_path / "evaluations.jsonl")
+    assert {"success/flat", "success/stairs", "progress", "fell"} <= set(row)
+    assert row["score"] == row["success"]
+    assert row["episodes"] == 6
+    assert evaluations.best == (row["success"], row["progress"])

@@ -6,9 +6,12 @@ import logging
 import math
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, cast
 
+from twostep.cli.terrains import QUADRUPED, score_on_terrains
 from twostep.config import TrainingConfig
 from twostep.config.suites import load_suite
 from twostep.errors import CheckpointError
@@ -34,15 +37,16 @@ _SEED_OFFSET = 2
 class Evaluations:
     """Plays the same episodes every time, so that the best agent can be kept.
 
-    For skirmish the score is the part of matches won against the scripted opponent, elsewhere the mean return; with
-    `trainer.suite` it is that of the suite.
+    For skirmish the score is the part of matches won against the scripted opponent, for a robot the part of successes
+    on every type of terrain and difficulty alike, elsewhere the mean return; with `trainer.suite` it is that of the
+    suite.
     """
 
     def __init__(self, config: TrainingConfig, folder: Path, first_step: int = 0) -> None:
         """Begin, or go on after `first_step`: what was evaluated later than that is forgotten."""
         self.config, self.folder = config, folder
         self.best: tuple[float, float] | None = None
-        """Score and, among equals, hit points."""
+        """Score and, among equals, hit points or how far robots came."""
         self._rows: JsonLinesSink | None = None
         if config.trainer.eval_every:
             path = folder / EVALUATIONS_FILE
@@ -71,7 +75,8 @@ class Evaluations:
         if self._suite is not None:
             score, row = _suite_row(self._suite.evaluate(trainer.policy))
         else:
-            score, row = self._skirmish(trainer) if self.config.env.id == SKIRMISH else self._episodes(trainer)
+            plays = {SKIRMISH: self._skirmish, QUADRUPED: self._terrains}.get(self.config.env.id, self._episodes)
+            score, row = plays(trainer)
         row |= {"seconds": time.perf_counter() - started}
         league = trainer.companions.get(LEAGUE)
         if league is not None:
@@ -140,6 +145,13 @@ class Evaluations:
             save_replay(replay, self.folder / REPLAYS / f"step_{trainer.total_timesteps:012d}.npz")
         return stats.win_rate, stats.metrics()
 
+    def _terrains(self, trainer: PPOTrainer) -> tuple[float, dict[str, float]]:
+        config = replace(self.config, seed=self.config.seed + _SEED_OFFSET)
+        scores = score_on_terrains(config, trainer.policy, self.config.trainer.eval_episodes)
+        measures = {name: fmean(scores.values(name)) for name in ("success", "progress", "fell")}
+        by_type = {f"success/{name}": fmean(scores.values("success", name)) for name in scores.terrains}
+        return scores.success, {**measures, **by_type, "episodes": float(len(scores.infos))}
+
     def _episodes(self, trainer: PPOTrainer) -> tuple[float, dict[str, float]]:
         from twostep.config.environments import make_configured
         from twostep.evaluation import evaluate
@@ -167,4 +179,6 @@ def _finite(scores: SuiteScores) -> dict[str, float]:
 def _rank(row: Mapping[str, float | None]) -> tuple[float, float]:
     """Order evaluations; one whose score nobody knows is the last."""
     score = row["score"]
-    return -math.inf if score is None or math.isnan(score) else score, row.get("mean_hp_margin") or 0.0
+    return -math.inf if score is None or math.isnan(score) else score, row.get(
+        "mean_hp_margin", row.get("progress")
+    ) or 0.0

@@ -25,6 +25,7 @@ from twostep.cli.runs import (
 )
 from twostep.cli.stopping import Stopping
 from twostep.cli.teachers import make_distiller, with_teacher_named
+from twostep.cli.terrains import require_reachable
 from twostep.cli.together import joined, launched_before, mark_launched, own_part
 from twostep.config import TrainingConfig, shipped_config
 from twostep.config.suites import load_suite
@@ -108,6 +109,7 @@ def _training(config: TrainingConfig, going_on: GoingOn | None, watch: Watch | N
     if going_on is not None:
         with _locked(going_on.folder):
             return _train_in(going_on.folder, *build(config), config, started, going_on, watch)
+    require_reachable(config)
     env, trainer = build(config)
     try:
         trainer.rehearse()
@@ -308,8 +310,9 @@ class Run:
         except TwostepError as error:
             return error
         except OutOfMemoryError:
-            ppo = self.config.ppo
-            return ConfigError(out_of_memory(self.config.env.num_envs, ppo.bptt_length, ppo.accumulate))
+            imitation = self.config.imitation
+            lessons = imitation.keep if imitation.teacher else None
+            return ConfigError(out_of_memory(self.config.env.num_envs, vars(self.config.ppo), lessons))
         finally:
             self.evaluations.close()
         return None

@@ -11,6 +11,7 @@ from twostep.config.presets import (
     medium_config,
     metta,
     ppo_settings,
+    require_own_rewards,
     small_fast_config,
 )
 from twostep.config.shipped import shipped_config, shipped_configs
@@ -45,6 +46,7 @@ __all__ = [
     "medium_config",
     "metta",
     "ppo_settings",
+    "require_own_rewards",
     "resolve_ppo_settings",
     "shipped_config",
     "shipped_configs",

@@ -69,6 +69,20 @@ def ppo_settings(config: Any, changes: Mapping[str, Any]) -> PPOConfig:
     return replace(config or janus(), **resolve_ppo_settings(changes))
 
 
+def require_own_rewards(config: TrainingConfig) -> None:
+    """Refuse settings for which a policy and an environment are not enough: those of imitation and of self-play."""
+    if config.imitation.teacher:
+        raise ConfigError(
+            f"imitation.teacher={config.imitation.teacher!r} is not for this trainer, which learns by rewards: take "
+            "'twostep train', or Distiller(student, teacher, env, config.ppo, imitation=config.imitation)."
+        )
+    if config.self_play.snapshot_every:
+        raise ConfigError(
+            f"self_play.snapshot_every={config.self_play.snapshot_every} is not for this trainer, which plays in the "
+            "environment as it is: take 'twostep train', or PPOTrainer(policy, SelfPlay(env, League(policy), ...))."
+        )
+
+
 def echelon() -> PPOConfig:
     """Return settings for teams with memory: four epochs over long rollouts."""
     return PPOConfig()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from twostep.config import TrainingConfig
 from twostep.distill.lessons import Lesson, Lessons
 from twostep.distill.mixture import Mixture
 from twostep.errors import ConfigError
@@ -60,6 +62,20 @@ class Distiller(PPOTrainer):
         self.teacher = teacher.to(self.device)
         self.acting = Mixture(self.policy, self.teacher)
         self.lessons = self.companions["lessons"] = Lessons(self.imitation.keep)
+
+    @classmethod
+    def from_config(
+        cls, config: Mapping[str, Any] | str | Path | TrainingConfig, env: Any, policy: Any, device: Any = None
+    ) -> PPOTrainer:
+        """Refuse: who teaches is a policy, which settings can only name.
+
+        Raises:
+            ConfigError: Always.
+        """
+        raise ConfigError(
+            "Distiller.from_config has no place for a teacher's policy: make Distiller(student, teacher, env, "
+            "config.ppo, imitation=config.imitation), or take 'twostep train' with imitation.teacher."
+        )
 
     def collect_rollouts(self, n_steps: int, **context: Any) -> dict[str, Any]:
         """Act for `n_steps` per row, as far as the mixture says by the teacher's own actions."""

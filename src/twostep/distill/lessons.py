@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from twostep.errors import NumericsError
+from twostep.learn.guard import means_of_steps
 from twostep.learn.ppo import PPOOptimizer
 from twostep.policies.actor_critic import ActorCritic
 from twostep.tree import Tree, tree_leaves, tree_map
@@ -57,6 +58,8 @@ class Lessons:
     def learn(self, learner: PPOOptimizer, student: ActorCritic) -> dict[str, float]:
         """Go through all lessons `update_epochs` times, and return the means of what was measured.
 
+        Where `on_nonfinite` is not stop, a step whose gradient is no number is left out.
+
         Rows go together in random groups, stretches of `bptt_length` steps one after the other: gradients stay within
         a stretch, memory goes on into the next one as the student of now would have it.
         """
@@ -69,7 +72,7 @@ class Lessons:
                     measured += _follow(lesson.rows(chosen.to(lesson.valid.device)), learner, student)
         if not measured:
             return {}
-        return {name: float(torch.stack([one[name] for one in measured]).mean()) for name in measured[0]}
+        return means_of_steps(measured, stop=False)
 
     def state_dict(self) -> dict[str, Any]:
         """Return all lessons."""
@@ -93,12 +96,13 @@ def _follow(lesson: Lesson, learner: PPOOptimizer, student: ActorCritic) -> Iter
         learner.optimizer.zero_grad(set_to_none=True)
         surprise.backward()
         norm = torch.nn.utils.clip_grad_norm_(learner.parameters, learner.config.max_grad_norm)
-        if not bool(norm.isfinite()):
+        if bool(norm.isfinite()):
+            learner.optimizer.step()
+        elif learner.config.on_nonfinite == "stop":
             raise NumericsError(
                 f"The gradient of imitation is {float(norm)}: what the teacher does, or what the student sees, is no "
                 "number. Look at the environment's observations, or lower lr."
             )
-        learner.optimizer.step()
         apart = _apart(student, output.distribution.mode(), labels, valid)
         yield {"loss": surprise.detach(), "imitation_error": apart, "grad_norm": norm}
 

@@ -57,6 +57,7 @@ def means(measured: list[Metrics]) -> dict[str, float]:
     for metrics in measured:
         for name, value in metrics.items():
             columns.setdefault(name, []).append(value)
-    columns["ratio_error"] = columns["ratio_error"][:1]
+    if "ratio_error" in columns:
+        columns["ratio_error"] = columns["ratio_error"][:1]
     table = torch.stack([torch.stack(column).double().mean() for column in columns.values()])
     return dict(zip(columns, table.tolist(), strict=True))

@@ -74,13 +74,16 @@ def where_time_went(collecting: float, learning: float, seconds: float) -> str:
     return words
 
 
-def out_of_memory(num_envs: int, bptt_length: int, accumulate: int) -> str:
-    """Say what needs less memory."""
-    return (
-        f"The device has not enough memory. Try accumulate={2 * accumulate}, which computes the same; fewer "
-        f"environments, num_envs={max(1, num_envs // 2)}; a smaller minibatch_size; "
-        f"bptt_length={max(1, bptt_length * 2 // 3)}; or precision=bf16."
-    )
+def out_of_memory(num_envs: int, settings: Settings, lessons: int | None = None) -> str:
+    """Say what needs less memory; `lessons` is how many rollouts a student keeps, where it learns from a teacher."""
+    fewer = f"environments, num_envs={max(1, num_envs // 2)}"
+    shorter = f"bptt_length={max(1, settings['bptt_length'] * 2 // 3)}; or precision=bf16"
+    if lessons is not None:
+        parts = f"num_minibatches={2 * settings['num_minibatches']}, groups of half as many rows"
+        kept = f"keep={lessons // 2}, of past rollouts; " if lessons > 1 else ""
+        return f"The device has not enough memory. Try {parts}; fewer {fewer}; {kept}{shorter}."
+    pieces = f"accumulate={2 * settings['accumulate']}, which computes the same"
+    return f"The device has not enough memory. Try {pieces}; fewer {fewer}; a smaller minibatch_size; {shorter}."
 
 
 def _learned_from_nothing(metrics: Mapping[str, float]) -> bool:
@@ -97,8 +100,14 @@ def _in_words(advice: Advice, remedy: str) -> str:
     return f"{advice.topic} {advice.words} for {PATIENCE} updates and more, {advice.measure}: {remedy}."
 
 
+def _slower(settings: Settings) -> str:
+    """Name what makes steps smaller: a schedule that follows the KL would override another rate at once."""
+    name = "desired_kl" if settings["lr_schedule"] == "adaptive_kl" else "lr"
+    return f"{name}={settings[name] / 3:.1g} instead of {settings[name]:g}"
+
+
 def _too_fast(settings: Settings) -> str:
-    tried = [f"lr={settings['lr'] / 3:.1g} instead of {settings['lr']:g}"]
+    tried = [_slower(settings)]
     tried += ["clip_coef=0.1"] * (settings["clip_coef"] > 0.1)
     tried += ["target_kl=0.03, which ends an update early"] * (settings["target_kl"] is None)
     return f"try {', '.join(tried)}, or larger minibatches"
@@ -118,7 +127,7 @@ def _gone(settings: Settings) -> str:
 
 def _heavy(settings: Settings) -> str:
     fewer = max(1, settings["update_epochs"] // 2)
-    return f"try lr={settings['lr'] / 3:.1g} instead of {settings['lr']:g}, or update_epochs={fewer}"
+    return f"try {_slower(settings)}, or update_epochs={fewer}"
 
 
 _REMEDIES: dict[tuple[str, str], Callable[[Settings], str]] = {

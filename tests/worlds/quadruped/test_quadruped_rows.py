@@ -74,6 +74,7 @@ def test_going_on_from_a_state_is_never_having_stopped():
     going_on = record(env, actions[25:])
     again = make_env("quadruped", num_envs=4, seed=99, **HARD, **SHORT)
     again.reset()
+    again.assign({1: {"terrain": "gaps", "difficulty": 1}})
     again.load_state_dict(state)
     assert_same(going_on, record(again, actions[25:]))
     with pytest.raises(StateError, match="not of 2 robots"):

@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from twostep import PPOTrainer, make_env, make_policy
 from twostep.cli import main
 from twostep.config import shipped_config
 from twostep.stats.sinks import read_rows
+from twostep.tuning.space import with_params
 
 SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "train_phase1.py"
 SMALL = {
@@ -95,3 +97,35 @@ def test_the_script_trains_goes_on_and_shows_levels(tmp_path, capsys):
     assert (run / "learning_curve.png").stat().st_size > 10_000
     assert main(["train", "phase1_monolithic", "--config.nonsense", "1"]) == 2
     assert "twostep:" in capsys.readouterr().err
+
+
+def test_phase_2_is_in_the_world_of_phase_1():
+    """L1, L26: the student walks on what the teacher was taught on, and sees it in the same scale."""
+    first, second = shipped_config("phase1_monolithic"), shipped_config("phase2_student")
+    assert second.env.kwargs == first.env.kwargs | {"scandots": True, "depth": True}
+    assert second.curriculum == first.curriculum
+    assert second.ppo.normalize_obs == first.ppo.normalize_obs
+
+
+def test_rollouts_of_phase_1_are_whole_sequences_of_all_lengths_of_the_grid():
+    """L28: else some of the 81 points would be the same."""
+    config = shipped_config("phase1_monolithic")
+    for length in (16, 24, 32):
+        ppo = with_params(config, {"ppo.bptt_length": length}).ppo
+        assert ppo.rollout_steps % ppo.bptt_length == 0
+        assert ppo.minibatch_size == 64 * length
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--env.kwargs.num_levels 3", r"curriculum.num_levels=10 must be env.kwargs.num_levels=3.*--curriculum"),
+        ("--curriculum.num_levels 3", r"curriculum.num_levels=3 must be env.kwargs.num_levels=10.*--env.kwargs"),
+        ("--env.kwargs.terrains flat,gaps", r"curriculum.terrains=.* must be env.kwargs.terrains=flat,gaps"),
+    ],
+)
+def test_a_curriculum_leads_over_the_terrains_that_are_there(words, said, tmp_path, capsys):
+    """L26: neither to what is missing, in the middle of a run, nor past what is never reached."""
+    assert main(["train", "phase1_monolithic", "--run_dir", str(tmp_path / "runs"), *words.split()]) == 2
+    assert re.search(said, capsys.readouterr().err)
+    assert not (tmp_path / "runs").exists()

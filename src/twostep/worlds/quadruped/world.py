@@ -261,6 +261,7 @@ class World:
                 if np.shape(state[name]) != memory[row].shape:
                     raise StateError(f"The state's {name} does not fit. Was it taken with other settings?")
                 memory[row] = state[name]
+            self._tasks.pop(row, None)
             if state["task"] is not None:
                 self._tasks[row] = (int(state["task"][0]), int(state["task"][1]))
 
