@@ -240,6 +240,13 @@ def test_a_file_says_the_curriculum(tmp_path):
     assert later["curriculum/level"] > 0
 
 
+def test_sequences_that_no_rollout_holds_are_refused(capsys):
+    """L14: they would be cut, and the length that was asked for never be."""
+    words = ["--memory=gru", "--rollout_steps=24", "--bptt_length=32"]
+    assert main(["train", "CartPole-v1", *words]) == 2
+    assert "bptt_length=32 must be at most rollout_steps=24" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

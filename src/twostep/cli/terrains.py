@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from PIL import Image
 
 from twostep.config import TrainingConfig
-from twostep.errors import ConfigError
 
 if TYPE_CHECKING:
     from twostep.evaluation.terrains import Cell, TerrainScores
@@ -23,31 +22,6 @@ _FLAT = "flat"
 _FILM_SECONDS, _LONGEST_SECONDS = 28.0, 12.0
 """Of a whole film, and of one episode in it at most."""
 _STEPS_PER_PICTURE = 4
-
-
-def require_reachable(config: TrainingConfig) -> None:
-    """Refuse a curriculum of terrains over other ones than the robot's world has.
-
-    Raises:
-        ConfigError: It would ask for what is not there, or never lead to what is.
-    """
-    if config.env.id != QUADRUPED or config.curriculum.kind != "terrain_grid":
-        return
-    from twostep.worlds.quadruped import QuadrupedConfig
-
-    world, taught = QuadrupedConfig.from_dict(config.env.kwargs), config.curriculum
-    if taught.num_levels != world.num_levels:
-        raise ConfigError(
-            f"curriculum.num_levels={taught.num_levels} must be env.kwargs.num_levels={world.num_levels}, the levels "
-            f"that the world has: give both, --curriculum.num_levels {world.num_levels} --env.kwargs.num_levels "
-            f"{world.num_levels}."
-        )
-    if set(taught.terrains) != set(world.terrains):
-        names = ",".join(world.terrains)
-        raise ConfigError(
-            f"curriculum.terrains={','.join(taught.terrains)} must be env.kwargs.terrains={names}, the types that the "
-            f"world has: give both, --curriculum.terrains {names} --env.kwargs.terrains {names}."
-        )
 
 
 def score_on_terrains(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from twostep.cli.discoveries import SYMBOLIC, is_found
 from twostep.cli.evaluations import BEST, LEAGUE, Evaluations
+from twostep.cli.fitting import require_fitting
 from twostep.cli.locking import RunLock
 from twostep.cli.reporting import report
 from twostep.cli.runs import (
@@ -25,7 +26,6 @@ from twostep.cli.runs import (
 )
 from twostep.cli.stopping import Stopping
 from twostep.cli.teachers import make_distiller, with_teacher_named
-from twostep.cli.terrains import require_reachable
 from twostep.cli.together import joined, launched_before, mark_launched, own_part
 from twostep.config import TrainingConfig, shipped_config
 from twostep.config.suites import load_suite
@@ -109,7 +109,7 @@ def _training(config: TrainingConfig, going_on: GoingOn | None, watch: Watch | N
     if going_on is not None:
         with _locked(going_on.folder):
             return _train_in(going_on.folder, *build(config), config, started, going_on, watch)
-    require_reachable(config)
+    require_fitting(config)
     env, trainer = build(config)
     try:
         trainer.rehearse()
