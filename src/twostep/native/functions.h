@@ -35,7 +35,8 @@ INLINE float fast_exp(float x) {
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * r * r + r + 1.0f;
-    float y = as_float(as_bits(p) + ((int32_t)n << 23)); /* p times 2^n */
+    int32_t up = n > 0.0f; /* p times 2^n, in two steps: 2^128 is no float */
+    float y = as_float(as_bits(p) + (((int32_t)n - up) << 23)) * (up ? 2.0f : 1.0f);
     y = x > 88.722839f ? INFINITY : y;
     y = x < -87.33f ? 0.0f : y;
     return x != x ? x : y;
