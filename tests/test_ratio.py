@@ -17,7 +17,9 @@ from twostep.policies.settings import AgentConfig
 from twostep.trainer import PPOTrainer
 from twostep.vector import make_env
 
-TOLERANCE = 2e-6  # three units in the last place of a log-probability of 5: products of other sizes round otherwise
+TOLERANCE = 1e-6
+COARSER = {"gaussian_state": 2e-6}
+"""What is divided by a small deviation is off by more units in the last place: products of other sizes round otherwise."""
 
 
 class RandomEnv(gym.Env[Any, Any]):
@@ -117,7 +119,7 @@ def test_the_first_ratio_is_one(observation: str, action: str, memory: str) -> N
 
     Names JB6, JB8, EB6, MB2, LB2, LB7.
     """
-    assert max(_errors(observation, action, memory)) < TOLERANCE
+    assert max(_errors(observation, action, memory)) < COARSER.get(action, TOLERANCE)
 
 
 @pytest.mark.parametrize("memory", MEMORIES)
