@@ -19,7 +19,7 @@ from twostep.vector import make_env
 
 TOLERANCE = 1e-6
 COARSER = {"gaussian_state": 2e-6}
-"""What is divided by a small deviation is off by more units in the last place: products of other sizes round otherwise."""
+"""What is divided by a small deviation is off by more units in the last place: other products round otherwise."""
 
 
 class RandomEnv(gym.Env[Any, Any]):
