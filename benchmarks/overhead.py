@@ -27,6 +27,7 @@ from workloads import WORKLOADS, Workload, make_gym_env
 
 from twostep import ActorCritic, PPOConfig, PPOTrainer, gae, make_env, make_policy
 from twostep.advantages import explained_variance
+from twostep.collect.acting import Actor
 from twostep.learn.losses import normalized
 from twostep.learn.ppo import PPOOptimizer
 from twostep.rollout import RolloutBuffer
@@ -37,7 +38,7 @@ from twostep.tree import tree_leaves, tree_map
 TARGET = 1.02
 RECENT_EPISODES = 100
 WARM_UP = 3
-"""Updates before the clock starts: the first ones trace the loss and fill caches."""
+"""Updates before the clock starts: the first ones fill caches."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -111,7 +112,7 @@ def train_in_one_loop(  # noqa: C901, PLR0915 - one function is the point
         int(part.generate_state(1)[0]) for part in np.random.SeedSequence(seed).spawn(3)
     )
     learner = PPOOptimizer(policy, device="cpu", config=config, seed=order_seed)
-    draws = torch.Generator().manual_seed(action_seed)
+    actor = Actor(policy, torch.Generator().manual_seed(action_seed))
     keep_freed_memory()
     step, state, rows = env.reset(env_seed), policy.initial_state(env.num_rows), env.num_rows
     episode_returns, episode_lengths = np.zeros(rows), np.zeros(rows, dtype=np.int64)
@@ -123,6 +124,7 @@ def train_in_one_loop(  # noqa: C901, PLR0915 - one function is the point
     for update in range(WARM_UP + updates):
         if update == WARM_UP:
             started = time.perf_counter()
+        actor.begin()
         outputs: list[tuple[Tensor, Tensor, Tensor]] = []
         cuts: list[tuple[int, Any, Any, Any]] = []
         with torch.inference_mode():
@@ -138,10 +140,11 @@ def train_in_one_loop(  # noqa: C901, PLR0915 - one function is the point
                 obs[t], starts[t] = step.obs, step.episode_starts
                 if t % length == 0:
                     tree_map(lambda kept, now, at=t // length: kept[at].copy_(now), rollout.states, state)
-                output = policy(rollout.obs[t : t + 1], state, rollout.episode_starts[t : t + 1])
-                actions, state = output.distribution.sample(draws), output.state
-                outputs.append((actions, output.distribution.log_prob(actions), output.values))
-                step = env.step(policy.to_env(actions[0]).numpy())
+                actions, outward, logprobs, values, state = actor(
+                    rollout.obs[t : t + 1], state, rollout.episode_starts[t : t + 1], {}
+                )
+                outputs.append((actions, logprobs, values))
+                step = env.step(outward.numpy())
                 rewards[t], terminated[t], truncated[t] = step.rewards, step.terminated, step.truncated
                 episode_returns += step.rewards
                 episode_lengths += 1
