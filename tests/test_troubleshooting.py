@@ -91,7 +91,8 @@ def test_memory_and_time_have_their_levers():
     words = out_of_memory(4096, vars(PPOConfig()), lessons=4)
     assert all(part in words for part in ("num_envs=2048", "num_minibatches=8", "keep=2", "bf16"))
     assert not any(refused in words for refused in ("accumulate", "minibatch_size"))
-    assert where_time_went(2.0, 7.0, 10.0) == "20% of the time collecting, 70% learning"
+    assert where_time_went(2.0, 7.5, 10.0) == "20% of the time collecting, 75% learning"
+    assert where_time_went(3.0, 4.0, 10.0).endswith("40% learning, 30% beginning and saving")
     assert "update_epochs" in where_time_went(0.5, 9.0, 10.0)
     assert "num_workers" in where_time_went(9.0, 0.5, 10.0)
 

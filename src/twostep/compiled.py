@@ -88,13 +88,13 @@ class _Shapes:
     """What is known of calls with the same shapes."""
 
     calls: int = 0
-    over: bool = False
-    """Whether machine code has taken over, or would have if there were any."""
+    """How many there were, `_OVER` or `_LEFT_OUT`."""
     asked: bool = False
     """Whether what the calls do has been written down, or could not be."""
     written: Lowered | None = None
     made: Future[NativeCall | None] | None = None
     result: Tree = None
+    """What the result looks like, a number for each tensor."""
     code: Code | None = None
 
 
@@ -132,8 +132,8 @@ class Compiled:
         called = signature(tree, key)
         shapes = self._shapes.get(called)
         if shapes is None:
-            shapes = self._shapes[called] = _Shapes(self._before.pop(str(called), 0))
-            shapes.over, shapes.asked = shapes.calls == _OVER, shapes.calls == _LEFT_OUT
+            calls = self._before.pop(str(called), 0)
+            shapes = self._shapes[called] = _Shapes(calls, asked=calls == _LEFT_OUT)
         if shapes.code is None and self.after < float("inf"):
             self._advance(shapes, tree)
         return self.fn(tree) if shapes.code is None else shapes.code(tree)
@@ -165,15 +165,16 @@ class Compiled:
         """Count a call; start the compiler, or go over to what it made, when the time has come."""
         if shapes.calls < 0 and shapes.asked:
             return
+        was_over = shapes.calls == _OVER
         shapes.calls += shapes.calls >= 0
-        if not shapes.asked and (shapes.over or shapes.calls >= FIRST_CALLS):
+        if not shapes.asked and (was_over or shapes.calls >= FIRST_CALLS):
             shapes.asked = True
-            if shapes.over or sum(other.asked for other in self._shapes.values()) <= _MOST_SHAPES:
+            if was_over or sum(other.asked for other in self._shapes.values()) <= _MOST_SHAPES:
                 shapes.written = self._lowered(shapes, tree)
             else:
                 shapes.calls = _LEFT_OUT
         if shapes.written is not None:
-            done = self.after if shapes.over else shapes.calls * shapes.written.work
+            done = self.after if was_over else shapes.calls * shapes.written.work
             if shapes.made is None and done >= _HEAD_START * self.after:
                 shapes.made = _SHARED.compiling.submit(machine_code, shapes.written)
             if done >= self.after:
@@ -187,8 +188,9 @@ class Compiled:
             tree = tree_map(lambda leaf: leaf.detach().clone(memory_format=torch.contiguous_format), tree)
 
             def fn() -> list[Tensor]:
-                shapes.result = self.fn(tree)
-                return tree_leaves(shapes.result)
+                result = self.fn(tree)
+                shapes.result = tree_map(lambda _: 0, result)
+                return tree_leaves(result)
 
             try:
                 return lowered(fn, [*fixed, *tree_leaves(tree)])
@@ -199,13 +201,13 @@ class Compiled:
         """Let machine code take over, if there is any and it gives the same numbers up to rounding."""
         assert shapes.made is not None
         call = shapes.made.result()
-        shapes.over, shapes.calls, shapes.written = True, _OVER, None
+        shapes.calls, shapes.written = _OVER, None
         if call is None:
             return
         found = call(*written.inputs)
         if all(_near(one, other) for one, other in zip(found, written.results, strict=True)):
             fixed = [*self.module.parameters(), *self.module.buffers()]
-            shapes.code = Code(call, fixed, written.draws, self.generator, tree_map(lambda _: 0, shapes.result))
+            shapes.code = Code(call, fixed, written.draws, self.generator, shapes.result)
         else:
             _LOG.warning("machine code does not agree with what it was made from, and is not used")
 

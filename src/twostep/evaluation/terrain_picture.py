@@ -9,6 +9,8 @@ from typing import Any
 from twostep.evaluation.terrains import TerrainScores
 
 _COLORS = "RdYlGn"
+_NARROWEST = 6.4
+"""Inches, in which a title with the name of a run finds room."""
 _DARK = 0.18, 0.82
 """Shares below and above which a square is dark, so that white is read on it."""
 
@@ -20,7 +22,8 @@ def plot_terrains(scores: TerrainScores, out_png: str | os.PathLike[str], title:
     from matplotlib.figure import Figure
 
     names, levels = scores.terrains, scores.levels
-    figure = Figure(figsize=(2.6 + 0.62 * len(levels), 1.7 + 0.5 * len(names)), dpi=130, layout="constrained")
+    width = max(_NARROWEST, 2.6 + 0.62 * len(levels))
+    figure = Figure(figsize=(width, 1.7 + 0.5 * len(names)), dpi=130, layout="constrained")
     FigureCanvasAgg(figure)
     panel = figure.subplots()
     for y, name in enumerate(names):

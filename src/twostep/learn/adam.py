@@ -66,11 +66,11 @@ class _InOneCall(torch.optim.Optimizer):
         for parameter in group["params"]:
             gradient = parameter.grad
             if gradient is not None:
-                state = self.state[parameter]
-                if not gradient.is_contiguous():
+                if gradient.device.type != "cpu" or not gradient.is_contiguous():
                     return []
+                state = self.state[parameter]
                 if not state:
-                    state["step"] = torch.zeros(())
+                    state["step"] = torch.zeros((), dtype=torch.float32)
                     state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
                 parts += (gradient, parameter, state["exp_avg"], state["exp_avg_sq"], state["step"])
         return parts

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import prod
 
 import torch
 from torch import Tensor
@@ -16,7 +15,7 @@ ALIGNMENT = 64
 
 
 class UnsupportedError(TwostepError):
-    """A graph does something that no kernel is written for here."""
+    """A function does something that no kernel is written for here."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class Kernel:
 
     def text(self) -> str:
         """Return the routine's body; its parameters are named `p0`, `p1`, ..."""
-        raise NotImplementedError
+        raise NotImplementedError("text() -> C")
 
     def takes_in(self, following: Kernel) -> bool:
         """Do what follows as well, and say so, where that saves time."""
@@ -215,8 +214,3 @@ def at(strides: Sequence[int], names: str = "i") -> str:
     """Write the place that indices mean."""
     terms = [f"{names}{d} * {stride}" for d, stride in enumerate(strides) if stride]
     return " + ".join(terms) or "0"
-
-
-def numel(shape: Sequence[int]) -> int:
-    """Count the numbers of a shape."""
-    return prod(shape)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
-from twostep.native.programs import Routine, View, at, loops, numel
+from twostep.native.programs import Routine, View, at, loops
 
 
 def summed(result: View, source: View, shape: Sequence[int], to: Sequence[int], scale: float = 1.0) -> Routine:
     """Add up `shape`; `to` holds the result's strides in it, 0 along what is summed over."""
     kept = [d for d, stride in enumerate(to) if stride or shape[d] == 1]
     if kept and kept[-1] == len(shape) - 1 and len(kept) < len(shape):
-        body = loops([numel(result.shape)], "        p0[i0] = 0.0f;\n") if result.shape else "    p0[0] = 0.0f;\n"
+        body = loops([prod(result.shape)], "        p0[i0] = 0.0f;\n") if result.shape else "    p0[0] = 0.0f;\n"
         body += loops(shape, f"        p0[{at(to)}] += p1[{at(source.strides)}];\n")
         if scale != 1.0:
-            body += loops([numel(result.shape)], f"        p0[i0] *= {scale!r}f;\n")
+            body += loops([prod(result.shape)], f"        p0[i0] *= {scale!r}f;\n")
         return _routine([result, source], body)
     return folded(result, source, shape, to, "0.0f", "s += {x};", f"s * {scale!r}f" if scale != 1.0 else "s")
 
@@ -23,7 +24,7 @@ def deviation(result: View, mean: View, source: View, shape: Sequence[int]) -> R
     """Measure how far numbers are from their mean, in the sense of a sample's deviation."""
     inner = loops(shape, f"        float x = p2[{at(source.strides)}] - p1[0]; s += x * x;\n", sums=True)
     return _routine(
-        [result, mean, source], f"    float s = 0.0f;\n{inner}    p0[0] = sqrtf(s / {numel(shape) - 1}.0f);\n"
+        [result, mean, source], f"    float s = 0.0f;\n{inner}    p0[0] = sqrtf(s / {prod(shape) - 1}.0f);\n"
     )
 
 

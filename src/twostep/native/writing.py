@@ -102,9 +102,9 @@ class Writer:
             return
         target = self._target(result)  # nobody has seen it yet: it may be filled before what is under way
         loop = Loop([], set(), set(), shape=target.shape)
-        loop.add(target, literal(value))
+        loop.add(target, literal(value, target.dtype))
         self._add(loop)
-        self.program.buffers[target.buffer].constant = float(value)
+        self.program.buffers[target.buffer].constant = value
 
     def _elementwise(self, name: str, result: Tensor, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         given = [arg for arg in args if not isinstance(arg, (torch.dtype, torch.layout, torch.device))]

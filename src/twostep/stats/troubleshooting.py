@@ -14,6 +14,7 @@ PATIENCE = 10
 GRACE = 20
 """Updates within which a critic may be poor: it has not seen much yet."""
 NEARLY_ALL = 0.8
+NOTICEABLE = 0.1
 
 
 Settings = Mapping[str, Any]
@@ -67,6 +68,8 @@ class Troubleshooter:
 def where_time_went(collecting: float, learning: float, seconds: float) -> str:
     """Say which part of a run both phases took, and what makes it faster where one of them takes nearly all."""
     words = f"{collecting / seconds:.0%} of the time collecting, {learning / seconds:.0%} learning"
+    rest = 1 - (collecting + learning) / seconds
+    words += f", {rest:.0%} beginning and saving" if rest > NOTICEABLE else ""
     if collecting > NEARLY_ALL * seconds:
         return f"{words}: more num_envs at once, or num_workers, make it faster"
     if learning > NEARLY_ALL * seconds:

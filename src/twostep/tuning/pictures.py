@@ -55,6 +55,7 @@ def _draw_history(panel: Any, tried: list[Tried], study: Study) -> None:
         bottom = panel.get_ylim()[0]
         panel.scatter(failed, [bottom] * len(failed), s=24, marker="x", color="#111111", label="failed")
     panel.set_xlabel("trial")
+    panel.xaxis.get_major_locator().set_params(integer=True)
     panel.set_ylabel(study.settings.metric)
     panel.set_title(f"{len(tried)} trials", loc="left", fontweight="bold")
     panel.legend(loc="best", frameon=False, fontsize=9)

@@ -1,8 +1,10 @@
 """Training on robots: the settings that ship, going on in the middle of a run, and the script of phase 1."""
 
 import importlib.util
+import json
 import math
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +13,10 @@ import torch
 
 from twostep import PPOTrainer, make_env, make_policy
 from twostep.cli import main
+from twostep.collect.collector import RolloutCollector
 from twostep.config import shipped_config
 from twostep.stats.sinks import read_rows
+from twostep.tree import tree_leaves
 from twostep.tuning.space import with_params
 
 SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "train_phase1.py"
@@ -35,6 +39,28 @@ def a_trainer(**changes):
     config.curriculum.num_levels = 3
     env = make_env("quadruped", num_envs=config.env.num_envs, seed=3, **kwargs)
     return PPOTrainer.from_config(config, env, make_policy(env, config.agent, seed=3), device="cpu")
+
+
+def test_memory_is_what_is_written_down_and_grows_with_the_rows(tmp_path):
+    """L23: bytes of a row in a rollout of phase 1, and what a run is expected to reach and take, stand in the docs."""
+    sizes = {}
+    for rows in (2, 4):
+        config = shipped_config("phase1_monolithic", {"num_envs": rows})
+        env = make_env("quadruped", rows, seed=0, **config.env.kwargs, threads=1, chance={"bodies": 1})
+        collector = RolloutCollector(env, make_policy(env, config.agent, seed=0), device="cpu", seed=0)
+        collector.bptt_length = config.ppo.bptt_length
+        rollout = collector.make_experience(config.ppo.rollout_steps)
+        parts = (leaf for field in fields(rollout) for leaf in tree_leaves(getattr(rollout, field.name)))
+        sizes[rows] = sum(leaf.nbytes for leaf in parts if isinstance(leaf, torch.Tensor))
+        env.close()
+    assert sizes[4] == 2 * sizes[2]
+    page = (Path(__file__).resolve().parents[3] / "docs" / "quadruped.md").read_text()
+    assert f"{sizes[2] // 2:,} bytes in a rollout of\nphase 1 ({config.ppo.rollout_steps} steps)" in page
+    assert "a million steps each, 2 to 7 minutes\non one core" in page
+    runs = json.loads((Path(__file__).resolve().parents[3] / "docs" / "quadruped" / "walking.json").read_text())
+    for run in runs:
+        assert f"| {run['seed']} | {100 * run['scores']['progress']:.1f} % |" in page
+    assert 2 <= min(run["seconds"] for run in runs) / 60 <= max(run["seconds"] for run in runs) / 60 <= 7
 
 
 def test_the_settings_of_phase_1_are_those_that_were_written_down():
